@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// Failing: a status and a thread-local message. Callable from every layer, the per-ISA kernels included (nothing inline).
+#pragma once
+#include "libte/base.h"
+
+namespace te {
+
+// Sets the calling thread's last error (printf format) and returns `status`, so that `return fail(...)` reads well. The door
+// prefixes the name of the public function.
+[[gnu::format(printf, 2, 3)]] nvte_status fail(nvte_status status, const char *format, ...);
+
+// The message set by the last fail() on this thread.
+const char *last_error();
+
+}  // namespace te
