@@ -41,12 +41,12 @@ NVTE_API nvte_status nvte_linear_forward(const nvte_exec *exec, const nvte_linea
 
 /* dx = dy weight;  dweight (+)= dy^T x;  dbias[n] = sum dy[., n] (of the unquantised dy). With dy_quantized, dy is quantised
  * first and both GEMMs run on codes (x and weight are then codes too).
- * NVTE_ERR_INVALID_ARGUMENT  shapes disagree; dx without weight; dweight without x
+ * NVTE_ERR_INVALID_ARGUMENT  shapes disagree; dx without weight; dweight without x; dy missing without INPUT_READY; dbias without dy
  * NVTE_ERR_WORKSPACE         workspace too small; the message carries the size
  * Since 0.1. */
 typedef struct nvte_linear_backward_args {
   size_t struct_size;
-  const nvte_tensor *dy;     /* in [*, N] f32|f16|bf16 rows; gradient of y */
+  const nvte_tensor *dy;     /* in? [*, N] f32|f16|bf16 rows; gradient of y (not needed with INPUT_READY and no dbias) */
   const nvte_tensor *x;      /* in? [*, K] f32|f16|bf16|e4m3|e5m2|e4m3fnuz|e5m2fnuz quantized rows; input or its codes */
   const nvte_tensor *weight; /* in? [N, K] f32|f16|bf16|e4m3|e5m2|e4m3fnuz|e5m2fnuz quantized rows; weight or its codes */
   nvte_tensor *dy_quantized; /* inout? [*, N] e4m3|e5m2|e4m3fnuz|e5m2fnuz quantized; gradient's codes */
