@@ -30,6 +30,7 @@ typedef int32_t ni __attribute__((vector_size(4 * kNative)));
 typedef uint32_t nu __attribute__((vector_size(4 * kNative)));
 typedef float nf_mem __attribute__((vector_size(4 * kNative), aligned(4), may_alias));
 typedef int32_t ni_mem __attribute__((vector_size(4 * kNative), aligned(4), may_alias));
+typedef int32_t ni_mem1 __attribute__((vector_size(4 * kNative), aligned(1), may_alias));
 
 struct vf { nf v[kParts]; };  // 16 floats
 struct vi { ni v[kParts]; };  // 16 int32; as a mask: lanes are 0 or -1
@@ -174,6 +175,7 @@ TE_INLINE vf f16_to_f32(vi h) {
   // exponent rebias by multiplication handles subnormals; inf and NaN get their exponent put back
   vf f = floats(m) * set1(0x1p112f);
   f = select(m > set1i(0x0f7fffff), floats(m | set1i(0x7f800000)), f);
+  f = select(m > set1i(0x0f800000), floats(bits(f) | set1i(0x400000)), f);  // the hardware's conversion quietens NaN
   return floats(bits(f) | sign);
 }
 TE_INLINE vf load(const f16 *p) {
@@ -193,13 +195,14 @@ TE_INLINE vf load(const f16 *p) {
 TE_INLINE vf decode(vi c, e4m3) {
   const vi m = c & set1i(0x7f);
   vf f = floats(shl<20>(m)) * set1(0x1p120f);
-  f = select(m == set1i(0x7f), floats(set1i(0x7fc00000)), f);
+  f = select(m == set1i(0x7f), floats(set1i(0x7ff00000)), f);
   return floats(bits(f) | shl<24>(c & set1i(0x80)));
 }
 TE_INLINE vf decode(vi c, e5m2) {
   const vi m = c & set1i(0x7f);
   vf f = floats(shl<21>(m)) * set1(0x1p112f);
   f = select(m > set1i(0x7b), floats(shl<21>(m) | set1i(0x7f800000)), f);
+  f = select(m > set1i(0x7c), floats(bits(f) | set1i(0x400000)), f);  // NaN is quiet, as the hardware's f16 conversion makes it
   return floats(bits(f) | shl<24>(c & set1i(0x80)));
 }
 TE_INLINE vf decode(vi c, e4m3fnuz) {
@@ -210,10 +213,37 @@ TE_INLINE vf decode(vi c, e5m2fnuz) {
   const vf f = floats(shl<21>(c & set1i(0x7f))) * set1(0x1p111f);
   return select(c == set1i(0x80), floats(set1i(0x7fc00000)), floats(bits(f) | shl<24>(c & set1i(0x80))));
 }
-TE_INLINE vf load(const e4m3 *p) { return decode(load_u8(p), e4m3{}); }
-TE_INLINE vf load(const e5m2 *p) { return decode(load_u8(p), e5m2{}); }
-TE_INLINE vf load(const e4m3fnuz *p) { return decode(load_u8(p), e4m3fnuz{}); }
-TE_INLINE vf load(const e5m2fnuz *p) { return decode(load_u8(p), e5m2fnuz{}); }
+// x = load_unit(p) * kUnit<T>, both exact: a caller that scales anyway multiplies once. E4M3 and E5M2 are f16 with fewer bits,
+// E4M3 with an exponent bias 8 smaller.
+template <class T> TE_INLINE vf load_unit(const T *p) { return decode(load_u8(p), T{}); }
+#if defined(__F16C__)
+template <class T> constexpr float kUnit = __is_same(T, e4m3) ? 256.f : 1.f;
+TE_INLINE vf from_f16_lanes(__m256i h) {
+  vf r;
+#if defined(__AVX512F__)
+  r.v[0] = _mm512_cvtph_ps(h);
+#else
+  r.v[0] = _mm256_cvtph_ps(_mm256_castsi256_si128(h));
+  r.v[1] = _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1));
+#endif
+  return r;
+}
+template <> TE_INLINE vf load_unit(const e4m3 *p) {
+  const __m256i c = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)p));
+  const __m256i h = _mm256_and_si256(_mm256_slli_epi16(c, 7), _mm256_set1_epi16(int16_t(0xbf80)));
+  const __m256i nan = _mm256_cmpeq_epi16(_mm256_and_si256(h, _mm256_set1_epi16(0x3f80)), _mm256_set1_epi16(0x3f80));
+  return from_f16_lanes(_mm256_or_si256(h, _mm256_and_si256(nan, _mm256_set1_epi16(0x7c00))));
+}
+template <> TE_INLINE vf load_unit(const e5m2 *p) {
+  return from_f16_lanes(_mm256_slli_epi16(_mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)p)), 8));
+}
+#else
+template <class T> constexpr float kUnit = 1.f;
+#endif
+TE_INLINE vf load(const e4m3 *p) { return kUnit<e4m3> == 1.f ? load_unit(p) : load_unit(p) * set1(kUnit<e4m3>); }
+TE_INLINE vf load(const e5m2 *p) { return load_unit(p); }
+TE_INLINE vf load(const e4m3fnuz *p) { return load_unit(p); }
+TE_INLINE vf load(const e5m2fnuz *p) { return load_unit(p); }
 
 // ---- stores: f32 to 16 elements, round to nearest even; fp8 saturates, NaN stays NaN ----
 TE_INLINE void store(float *p, vf a) { TE_PARTS *(nf_mem *)(p + p_ * kNative) = a.v[p_]; }
@@ -291,7 +321,99 @@ TE_INLINE void store(f16 *p, vf a) {
   store_u16(p, encode(a, f16{}));
 #endif
 }
-template <class T> TE_INLINE void store(T *p, vf a) { store_u8(p, encode(a, T{})); }
+// The fast way to fp8 bytes, equal to encode(): minus the code plus a constant in 32-bit lanes (NaN comes out far above), the rest
+// on packed 16- and 8-bit lanes.
+template <class T> struct Fp8;
+template <> struct Fp8<e4m3> { static constexpr int kMinExponent = 121, kShift = 20; static constexpr float kMax = 448.f; };
+template <> struct Fp8<e5m2> { static constexpr int kMinExponent = 113, kShift = 21; static constexpr float kMax = 57344.f; };
+template <> struct Fp8<e4m3fnuz> { static constexpr int kMinExponent = 120, kShift = 20; static constexpr float kMax = 240.f; };
+template <> struct Fp8<e5m2fnuz> { static constexpr int kMinExponent = 112, kShift = 21; static constexpr float kMax = 57344.f; };
+template <class T> constexpr bool kIsFp8 = sizeof(T) == 1;
+template <class T> constexpr bool kIsFnuz = __is_same(T, e4m3fnuz) || __is_same(T, e5m2fnuz);
+
+#if defined(__AVX512F__)
+TE_INLINE ni n_pack32(ni a, ni b) { return (ni)_mm512_packs_epi32((__m512i)a, (__m512i)b); }
+TE_INLINE ni n_pack16(ni a, ni b) { return (ni)_mm512_packs_epi16((__m512i)a, (__m512i)b); }
+TE_INLINE ni n_packu16(ni a, ni b) { return (ni)_mm512_packus_epi16((__m512i)a, (__m512i)b); }
+TE_INLINE ni n_sub16(ni a, ni b) { return (ni)_mm512_sub_epi16((__m512i)a, (__m512i)b); }
+TE_INLINE ni n_minu8(ni a, ni b) { return (ni)_mm512_min_epu8((__m512i)a, (__m512i)b); }
+TE_INLINE ni n_equal8(ni a, ni b) { return (ni)_mm512_movm_epi8(_mm512_cmpeq_epi8_mask((__m512i)a, (__m512i)b)); }
+TE_INLINE ni n_maxpositive(ni a, ni b) { return n_maxi(a, b); }
+#elif defined(__AVX2__)
+TE_INLINE ni n_pack32(ni a, ni b) { return (ni)_mm256_packs_epi32((__m256i)a, (__m256i)b); }
+TE_INLINE ni n_pack16(ni a, ni b) { return (ni)_mm256_packs_epi16((__m256i)a, (__m256i)b); }
+TE_INLINE ni n_packu16(ni a, ni b) { return (ni)_mm256_packus_epi16((__m256i)a, (__m256i)b); }
+TE_INLINE ni n_sub16(ni a, ni b) { return (ni)_mm256_sub_epi16((__m256i)a, (__m256i)b); }
+TE_INLINE ni n_minu8(ni a, ni b) { return (ni)_mm256_min_epu8((__m256i)a, (__m256i)b); }
+TE_INLINE ni n_equal8(ni a, ni b) { return (ni)_mm256_cmpeq_epi8((__m256i)a, (__m256i)b); }
+TE_INLINE ni n_maxpositive(ni a, ni b) { return n_maxi(a, b); }
+#else
+TE_INLINE ni n_pack32(ni a, ni b) { return (ni)_mm_packs_epi32((__m128i)a, (__m128i)b); }
+TE_INLINE ni n_pack16(ni a, ni b) { return (ni)_mm_packs_epi16((__m128i)a, (__m128i)b); }
+TE_INLINE ni n_packu16(ni a, ni b) { return (ni)_mm_packus_epi16((__m128i)a, (__m128i)b); }
+TE_INLINE ni n_sub16(ni a, ni b) { return (ni)_mm_sub_epi16((__m128i)a, (__m128i)b); }
+TE_INLINE ni n_minu8(ni a, ni b) { return (ni)_mm_min_epu8((__m128i)a, (__m128i)b); }
+TE_INLINE ni n_equal8(ni a, ni b) { return (ni)_mm_cmpeq_epi8((__m128i)a, (__m128i)b); }
+TE_INLINE ni n_maxpositive(ni a, ni b) { return (ni)_mm_max_ps((__m128)a, (__m128)b); }  // SSE2 has no integer maximum
+#endif
+TE_INLINE ni n_set8(uint8_t x) { return ni{} + int32_t(x * 0x01010101u); }
+TE_INLINE ni n_set16(uint16_t x) { return ni{} + int32_t(x * 0x00010001u); }
+// a = |x|, or a NaN without its sign.
+template <class T> TE_INLINE ni n_minus_code(nf a) {
+  a = n_min(nf{} + Fp8<T>::kMax, a);  // operand order keeps NaN
+  const ni e = n_maxpositive((ni)a & 0x7f800000, ni{} + (Fp8<T>::kMinExponent << 23)), m = e + (Fp8<T>::kShift << 23);
+  return m - (ni)(a + (nf)m) - (ni)((nu)e >> Fp8<T>::kShift);
+}
+// Packed 16-bit lanes of n_minus_code to codes; still without sign, NaN 0x7f (FNUZ: 0xff).
+template <class T> TE_INLINE ni n_codes16(ni w) {
+  return n_sub16(n_set16(uint16_t(-(Fp8<T>::kMinExponent << (23 - Fp8<T>::kShift)))), w);
+}
+template <class T> TE_INLINE ni n_sign8(ni c, ni s) {  // s: bytes whose top bit is the sign
+  s &= n_set8(0x80);
+  if constexpr (!kIsFnuz<T>) return n_minu8(c, n_set8(0x7f)) | s;
+  // no negative zero, and NaN (0xff so far) is 0x80 whatever its sign
+  const ni nan = n_equal8(c, n_set8(0xff));
+  return (nan & n_set8(0x80)) | (~nan & (c | (~n_equal8(c, ni{}) & s)));
+}
+// Bytes of 4 native vectors: a[i] = |x[i]|, s[i] = anything with x[i]'s sign.
+template <class T> TE_INLINE ni n_fp8(const nf (&a)[4], const ni (&s)[4]) {
+  const ni lo = n_codes16<T>(n_pack32(n_minus_code<T>(a[0]), n_minus_code<T>(a[1])));
+  const ni hi = n_codes16<T>(n_pack32(n_minus_code<T>(a[2]), n_minus_code<T>(a[3])));
+  const ni c = n_sign8<T>(n_packu16(lo, hi), n_pack16(n_pack32(s[0], s[1]), n_pack32(s[2], s[3])));
+  // packing works within 128-bit lanes: put the dwords back in order
+#if defined(__AVX512F__)
+  return (ni)_mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), (__m512i)c);
+#elif defined(__AVX2__)
+  return (ni)_mm256_permutevar8x32_epi32((__m256i)c, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+#else
+  return c;
+#endif
+}
+template <class T> TE_INLINE void store_fp8(T *p, vf x) {
+#if defined(__AVX512F__)
+  const ni k = ni{} - (Fp8<T>::kMinExponent << (23 - Fp8<T>::kShift)) - n_minus_code<T>(abs(x).v[0]);  // NaN: huge as unsigned
+  __m128i c = _mm512_cvtusepi32_epi8((__m512i)k);
+  const __m128i s = _mm_and_si128(_mm512_cvtepi32_epi8(_mm512_srli_epi32((__m512i)x.v[0], 24)), _mm_set1_epi8(-128));
+  if constexpr (kIsFnuz<T>) {
+    c = _mm_or_si128(c, _mm_maskz_mov_epi8(_mm_test_epi8_mask(c, c), s));
+    c = _mm_mask_mov_epi8(c, _mm512_cmp_ps_mask(x.v[0], x.v[0], _CMP_UNORD_Q), _mm_set1_epi8(-128));
+  } else {
+    c = _mm_or_si128(_mm_min_epu8(c, _mm_set1_epi8(0x7f)), s);
+  }
+  _mm_storeu_si128((__m128i *)p, c);
+#elif defined(__AVX2__)
+  const vf a = abs(x);
+  const ni w = n_codes16<T>(n_pack32(n_minus_code<T>(a.v[0]), n_minus_code<T>(a.v[1]))), s = n_pack32((ni)x.v[0], (ni)x.v[1]);
+  const ni c = n_sign8<T>(n_packu16(w, w), n_pack16(s, s));
+  _mm_storeu_si128((__m128i *)p, _mm256_castsi256_si128(_mm256_permutevar8x32_epi32((__m256i)c, _mm256_setr_epi32(0, 4, 1, 5, 0, 0, 0, 0))));
+#else
+  const vf a = abs(x);
+  const nf av[4] = {a.v[0], a.v[1], a.v[2], a.v[3]};
+  const ni s[4] = {(ni)x.v[0], (ni)x.v[1], (ni)x.v[2], (ni)x.v[3]};
+  *(ni_mem1 *)p = n_fp8<T>(av, s);
+#endif
+}
+template <class T> TE_INLINE void store(T *p, vf a) { store_fp8(p, a); }
 
 // ---- tails: n in [0, 16] elements; lanes past n load as 0 and are not stored ----
 template <class T> TE_INLINE vf load(const T *p, int n) {

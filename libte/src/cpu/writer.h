@@ -21,7 +21,6 @@ namespace te::cpu::TE_CPU_ISA {
 namespace {
 
 constexpr int kNativeBytes = 4 * kNative;
-typedef int32_t ni_raw __attribute__((vector_size(4 * kNative), aligned(1), may_alias));
 
 // Interleaves the low / high halves of each 128-bit lane, elements of B bytes.
 #if defined(__AVX512F__)
@@ -62,7 +61,7 @@ template <int B> TE_INLINE void transpose_tile(const char *const *rows, int64_t 
   constexpr int N = 16 / B;
   ni a[N], b[N];
 #pragma GCC unroll 16
-  for (int i = 0; i < N; i++) a[i] = *(const ni_raw *)(rows[i] + offset);
+  for (int i = 0; i < N; i++) a[i] = *(const ni_mem1 *)(rows[i] + offset);
 #pragma GCC unroll 4
   for (int n = N; n > 1; n /= 2) {
 #pragma GCC unroll 8
@@ -88,8 +87,8 @@ template <int B> TE_INLINE void transpose_tile(const char *const *rows, int64_t 
 TE_INLINE void copy_line(char *dst, const char *src, bool stream) {
 #pragma GCC unroll 4
   for (int i = 0; i < 64; i += kNativeBytes) {
-    const ni v = *(const ni_raw *)(src + i);
-    if (!stream) *(ni_raw *)(dst + i) = v;
+    const ni v = *(const ni_mem1 *)(src + i);
+    if (!stream) *(ni_mem1 *)(dst + i) = v;
 #if defined(__AVX512F__)
     else _mm512_stream_si512((__m512i *)(dst + i), (__m512i)v);
 #elif defined(__AVX2__)
