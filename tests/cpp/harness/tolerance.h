@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every numeric tolerance of the C++ tests (tools/lint.py allows none elsewhere).
+#pragma once
+#include "core/tensor.h"
+
+namespace te::test {
+
+// Floats: at most twice the largest error of a naive evaluation (the same formula in f32, one rounding to the output's dtype)
+// against double, plus one ulp of the output's dtype at the expected value.
+inline double float_bound(double naive_max_error, double ulp) { return 2 * naive_max_error + ulp; }
+
+// A tensor of few elements says little about the naive evaluation's largest error: the same case is drawn with further seeds until
+// this many outputs were seen, at most kNaiveDraws times.
+constexpr int64_t kNaiveOutputs = 1024;
+constexpr int kNaiveDraws = 16;
+
+// Quantised outputs, beside bit equality: least signal-to-quantisation-noise ratio in dB on normally distributed numbers that fit
+// the format. A format of m mantissa bits has relative steps of 2^-m, uniform error, about 31 (m = 3) and 25 (m = 2) dB.
+inline double least_sqnr(DType t) {
+  switch (t) {
+    case DType::e4m3: case DType::e4m3fnuz: return 29;
+    case DType::e5m2: case DType::e5m2fnuz: return 23;
+    default: return 0;
+  }
+}
+constexpr int64_t kSqnrElements = 256;  // fewer say nothing
+
+// Finite differences of the double formula: central, step times max(1, |x|). Truncation and cancellation are far under kNoise of the
+// largest gradient; what is left is f32 rounding of saved tensors (rstd, lse, probabilities) that backward is given.
+constexpr double kDifferenceStep = 1e-5;
+constexpr double kDifferenceNoise = 1e-6;
+// More inputs than this are not differentiated one by one.
+constexpr int64_t kDifferenceElements = 700;
+
+}  // namespace te::test
