@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""te.Linear."""
+from __future__ import annotations
+
+from typing import Any, Callable, Optional, Union
+
+import torch
+from torch import Tensor
+
+from .. import functional as F
+from .base import Device, TransformerEngineBaseModule, check_inert, refuse_unbuilt
+from ..tensor import QuantizedTensor, dequantized
+
+
+class Linear(TransformerEngineBaseModule):
+    """y = x W^T + b, in FP8 under `te.autocast`.
+
+    x [*, in_features] -> [*, out_features] (and the bias apart with return_bias). weight [out_features, in_features], bias
+    [out_features]. Backward gives dx, dW and db with the gradient quantised once.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        sequence_parallel: bool = False,
+        fuse_wgrad_accumulation: bool = False,
+        tp_group: Any = None,
+        tp_size: int = 1,
+        get_rng_state_tracker: Optional[Callable[..., Any]] = None,
+        rng_tracker_name: Optional[str] = None,
+        init_method: Optional[Callable[[Tensor], Any]] = None,
+        bias: bool = True,
+        return_bias: bool = False,
+        params_dtype: Optional[torch.dtype] = None,
+        parallel_mode: Optional[str] = None,
+        parameters_split: Optional[Union[tuple[str, ...], dict[str, int]]] = None,
+        device: Device = None,
+        **unbuilt: Any,
+    ) -> None:
+        super().__init__(device, params_dtype)
+        check_inert(self, dict(
+            sequence_parallel=sequence_parallel, tp_group=tp_group, tp_size=tp_size, get_rng_state_tracker=get_rng_state_tracker,
+            rng_tracker_name=rng_tracker_name, parallel_mode=parallel_mode, **unbuilt,
+        ))
+        self.in_features, self.out_features = in_features, out_features
+        self.fuse_wgrad_accumulation = fuse_wgrad_accumulation
+        self.return_bias, self.use_bias = return_bias, bias
+        self.init_method = self.init_or_default(init_method)
+        self.splits = split_sizes(self, parameters_split, out_features)
+        if self.splits is None:
+            self.make_weight("weight", (out_features, in_features), self.init_method)
+            self.make_vector("bias", out_features if bias else None)
+        else:
+            for name, n in self.splits.items():
+                self.make_weight(name + "weight", (n, in_features), self.init_method)
+                self.make_vector(name + "bias", n if bias else None)
+
+    def reset_parameters(self, defer_init: bool = False) -> None:
+        """Initialises again (after materialising from the meta device)."""
+        with torch.no_grad():
+            for name, parameter in self.named_parameters(recurse=False):
+                if name.endswith("bias"):
+                    parameter.zero_()
+                else:
+                    self.init_method(parameter)
+
+    def whole(self) -> tuple[Tensor, Optional[Tensor]]:
+        """(weight, bias), concatenated where the parameters are split by name."""
+        p = self._parameters
+        if self.splits is None:
+            return p["weight"], p["bias"]  # type: ignore[return-value]
+        weight = torch.cat([dequantized(p[n + "weight"]) for n in self.splits])  # type: ignore[arg-type]
+        return weight, torch.cat([p[n + "bias"] for n in self.splits]) if self.use_bias else None  # type: ignore[misc]
+
+    def forward(
+        self, inp: Tensor, is_first_microbatch: Optional[bool] = None, fp8_output: Optional[bool] = False, fp8_grad: Optional[bool] = False
+    ) -> Any:
+        if fp8_output or fp8_grad:
+            refuse_unbuilt(self, fp8_output=(fp8_output, False, None), fp8_grad=(fp8_grad, False, None))
+        weight, bias = self.whole()
+        if inp.shape[-1] != self.in_features:
+            raise ValueError(f"Linear: inp must be [*, {self.in_features}], got {list(inp.shape)}")
+        y = linear(self, inp, weight, None if self.return_bias else bias, is_first_microbatch, 0)
+        if self.return_bias:
+            return y, (bias if bias is None or bias.dtype is y.dtype else bias.to(y.dtype))
+        return y
+
+    def extra_repr(self) -> str:
+        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.use_bias}"
+
+
+def split_sizes(owner: Any, split: Any, total: int) -> Optional[dict[str, int]]:
+    """parameters_split as {prefix: rows}: names share the rows equally, a dict says how many each."""
+    if split is None:
+        return None
+    if not isinstance(split, dict):
+        names = tuple(split)
+        if not names or total % len(names):
+            raise ValueError(f"{type(owner).__name__}: out_features = {total} must divide by the {len(names)} names of parameters_split")
+        split = {n: total // len(names) for n in names}
+    if sum(split.values()) != total:
+        raise ValueError(f"{type(owner).__name__}: parameters_split must add up to out_features = {total}, got {sum(split.values())}")
+    return {(n[: -len("weight")] if n.endswith("weight") else n if n.endswith("_") else n + "_"): int(k) for n, k in split.items()}
+
+
+def linear(
+    module: TransformerEngineBaseModule, inp: Tensor, weight: Tensor, bias: Optional[Tensor], is_first_microbatch: Optional[bool], index: int
+) -> Tensor:
+    """One linear layer of a module; `index` = the input's slot in its forward state."""
+    x, dtype = module.cast_input(inp, weight)
+    fp8, slots = module.plan(x.device)
+    if fp8 is None:
+        module.calibrate(index, x, weight)
+        wide = dequantized(weight)
+        if wide.dtype is not dtype:
+            wide = wide.to(dtype)
+        if bias is not None and bias.dtype is not dtype:
+            bias = bias.to(dtype)
+        config = F.LinearConfig(wide.shape[0], None, False, dtype, dtype, module.fuse_wgrad_accumulation)
+        return F.Linear.apply(x, wide, bias, *(None,) * 8, _main_grad(module, weight), config)
+    wq, wq_scale_inv, ready = module.weight_codes(str(index), weight, fp8, is_first_microbatch)
+    if slots is None:
+        s = (None,) * 6
+    else:
+        scales, amaxes = module.forward_slots(slots)
+        g_scales, g_amaxes = module.backward_slots(slots)
+        b = index // 2
+        s = (scales[index], amaxes[index], scales[index + 1], amaxes[index + 1], g_scales[b], g_amaxes[b])
+    config = F.LinearConfig(weight.shape[0], fp8, ready, dtype, weight.dtype, module.fuse_wgrad_accumulation)
+    return F.Linear.apply(x, weight, bias, *s, wq, wq_scale_inv, _main_grad(module, weight), config)
+
+
+def _main_grad(module: Any, weight: Tensor) -> Optional[Tensor]:
+    return getattr(weight, "main_grad", None) if module.fuse_wgrad_accumulation else None

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// The plug-in's entry and the host words of plugin.h. Loads where there is no driver: device calls then return a status.
+#include "gpu/plugin.h"
+
+#include <cstdarg>
+#include <cstdio>
+#include <mutex>
+#include <vector>
+
+namespace te {
+
+static const nvte_host *g_host = nullptr;
+
+nvte_status fail(nvte_status status, const char *format, ...) {
+  char text[2048];
+  va_list list;
+  va_start(list, format);
+  std::vsnprintf(text, sizeof text, format, list);
+  va_end(list);
+  return g_host ? g_host->set_error(status, text) : status;
+}
+
+namespace gpu {
+
+extern const Row *const kRows[];
+extern const size_t kRowCount;
+
+const nvte_host &host() { return *g_host; }
+
+nvte_status check(hipError_t error, const char *what) {
+  if (error == hipSuccess) return NVTE_OK;
+  return fail(NVTE_ERR_DEVICE, "%s: %s (" TE_GPU_NAME " error %d)", what, hipGetErrorString(error), static_cast<int>(error));
+}
+
+DeviceScope::DeviceScope(const nvte_exec &exec) {
+  int now = 0;
+  if ((status_ = check(hipGetDevice(&now), "device")) != NVTE_OK) return;
+  if (now == exec.device.device_id) return;
+  if ((status_ = check(hipSetDevice(exec.device.device_id), "exec.device")) == NVTE_OK) previous_ = now;
+}
+
+DeviceScope::~DeviceScope() {
+  if (previous_ >= 0) (void)hipSetDevice(previous_);
+}
+
+int multiprocessors(int device) {
+  static std::mutex mutex;
+  static std::vector<int> counts;
+  std::lock_guard<std::mutex> lock(mutex);
+  if (static_cast<size_t>(device) >= counts.size()) counts.resize(device + 1, 0);
+  if (!counts[device]) {
+    int n = 0;
+    if (hipDeviceGetAttribute(&n, hipDeviceAttributeMultiprocessorCount, device) != hipSuccess || n < 1) n = 1;
+    counts[device] = n;
+  }
+  return counts[device];
+}
+
+static nvte_status device_count(int32_t *count) {
+  int n = 0;
+  const hipError_t e = hipGetDeviceCount(&n);
+  *count = e == hipSuccess ? n : 0;
+  return e == hipSuccess || e == hipErrorNoDevice ? NVTE_OK : check(e, "device_count");
+}
+
+static const nvte_backend *backend() {
+  static std::vector<nvte_implementation> all;
+  for (size_t i = 0; i < kRowCount; i++) all.insert(all.end(), kRows[i]->implementations, kRows[i]->implementations + kRows[i]->n);
+  static const nvte_backend table = {sizeof(nvte_backend), NVTE_ABI_VERSION, TE_GPU_DEVICE_TYPE, TE_GPU_NAME, all.data(), all.size(), device_count, nullptr};
+  return &table;
+}
+
+}  // namespace gpu
+}  // namespace te
+
+extern "C" NVTE_API const nvte_backend *nvte_backend_entry(const nvte_host *host) {
+  if (!host || host->struct_size < sizeof(nvte_host)) return nullptr;
+  if (host->abi_version != NVTE_ABI_VERSION) {
+    char text[128];
+    std::snprintf(text, sizeof text, TE_GPU_NAME " plug-in speaks ABI version %d, the library %u", NVTE_ABI_VERSION, host->abi_version);
+    host->set_error(NVTE_ERR_VERSION, text);
+    return nullptr;
+  }
+  te::g_host = host;
+  try {
+    static const nvte_backend *table = te::gpu::backend();
+    return table;
+  } catch (...) {
+    host->set_error(NVTE_ERR_OUT_OF_MEMORY, TE_GPU_NAME " plug-in: out of memory");
+    return nullptr;
+  }
+}
