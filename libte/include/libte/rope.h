@@ -31,7 +31,7 @@ enum {
 typedef struct nvte_rope_forward_args {
   size_t struct_size;
   const nvte_tensor *x;               /* in [...] f32|f16|bf16 strided; [s,b,h,d], [b,s,h,d], [t,h,d] or [b,h,s,d] by format */
-  const nvte_tensor *freqs;           /* in [P, d2] f32; angles in radians, row = position ([P,1,1,d2] is accepted too) */
+  const nvte_tensor *freqs;           /* in [...] f32; angles in radians, row = position: [P, d2] or [P, 1, 1, d2] */
   const nvte_tensor *start_positions; /* in? [b] i32; added to the position */
   const nvte_tensor *positions;       /* in? [...] i32|i64; [b, s] or THD [t]: the position of each token */
   const nvte_tensor *cu_seqlens;      /* in? [bp1] i32; THD only */
@@ -50,7 +50,7 @@ NVTE_API nvte_status nvte_rope_forward(const nvte_exec *exec, const nvte_rope_fo
 typedef struct nvte_rope_backward_args {
   size_t struct_size;
   const nvte_tensor *dy;              /* in [...] f32|f16|bf16 strided; gradient of y */
-  const nvte_tensor *freqs;           /* in [P, d2] f32; angles in radians */
+  const nvte_tensor *freqs;           /* in [...] f32; as forward */
   const nvte_tensor *start_positions; /* in? [b] i32; as forward */
   const nvte_tensor *positions;       /* in? [...] i32|i64; as forward */
   const nvte_tensor *cu_seqlens;      /* in? [bp1] i32; THD only */
