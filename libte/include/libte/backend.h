@@ -58,8 +58,12 @@ NVTE_API nvte_status nvte_backend_load(const char *path);
 /* Registers a table that lives in the caller's program (tests, static builds). It must stay valid. Since 0.1. */
 NVTE_API nvte_status nvte_backend_register(const nvte_backend *backend);
 
-/* Removes the implementations of a back end by name; calls unload. NVTE_ERR_NOT_FOUND. Since 0.1. */
+/* Removes the implementations of a back end by name; calls unload. No call may be running on it. NVTE_ERR_NOT_FOUND. Since 0.1. */
 NVTE_API nvte_status nvte_backend_remove(const char *name);
+
+/* Writes how many usable devices of a DLPack device type there are; opens the type's plug-in on first use. CPU: 1.
+ * NVTE_ERR_UNSUPPORTED  no back end for the type, the message says where its plug-in was looked for. Since 0.1. */
+NVTE_API nvte_status nvte_device_count(int32_t device_type, int32_t *count);
 
 #ifdef __cplusplus
 }

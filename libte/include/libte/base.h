@@ -90,6 +90,13 @@ typedef void (*nvte_log_fn)(int32_t level, const char *message, void *context);
 /* Replaces the log sink (default: standard error). NULL restores it. Since 0.1. */
 NVTE_API nvte_status nvte_log_set(nvte_log_fn sink, void *context);
 
+/* Sets the number of threads that the CPU back end may use in this process, the caller included; it wins over the key
+ * num_threads. 0 = back to the configuration. Results do not depend on it. Since 0.1. */
+NVTE_API nvte_status nvte_set_num_threads(int32_t n);
+
+/* Returns the number of threads in use now. Since 0.1. */
+NVTE_API int32_t nvte_get_num_threads(void);
+
 #ifdef __cplusplus
 }
 #endif

@@ -36,6 +36,8 @@ typedef struct nvte_field {
   uint32_t flags;       /* NVTE_FIELD_IN ... */
   uint32_t offset;      /* in the args struct */
   uint32_t size;        /* sizeof the field */
+  uint32_t count;       /* lists: offset of the size_t field with the number of entries; else 0 */
+  uint32_t reserved;    /* 0 */
   const char *dims;     /* "[*, H]"; "" for scalars; "[...]" = see the operator's comment */
   const char *dtypes;   /* "f32|f16|bf16", "x.dtype"; "" for scalars */
   double default_value; /* scalars: what NVTE_<OP>_ARGS_INIT sets */
@@ -68,7 +70,8 @@ NVTE_API nvte_status nvte_op_implementations(const char *op, int32_t device_type
  * NVTE_ERR_NOT_FOUND, NVTE_ERR_INVALID_ARGUMENT. Since 0.1. */
 NVTE_API nvte_status nvte_infer(const char *op, const void *args);
 
-/* Writes the bytes of exec->workspace that the call would need. Same errors as the call. Since 0.1. */
+/* Writes the bytes of exec->workspace that the call would need. Same errors as the call. Data pointers are not read here nor in
+ * nvte_explain: where there is no memory yet, any non-NULL multiple of 256 says that a part will be there. Since 0.1. */
 NVTE_API nvte_status nvte_workspace(const char *op, const nvte_exec *exec, const void *args, size_t *bytes);
 
 /* Writes a text: which implementation would run and why each better one refuses. Same errors as the call, except that an

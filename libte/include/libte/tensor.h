@@ -45,7 +45,7 @@ typedef struct nvte_exec {
   size_t struct_size;
   DLDevice device;
   void *stream;
-  void *workspace; /* device memory, 256-byte aligned, see nvte_workspace */
+  void *workspace; /* device memory, 256-byte aligned (CPU: 64), see nvte_workspace */
   size_t workspace_size;
   const char *implementation;
   uint32_t flags; /* NVTE_EXEC_* */

@@ -25,8 +25,8 @@ struct OpRow {
 struct Op {
   nvte_op info;
   const OpRow *row;
-  // Generated from the header comment: presence, dtypes, dims, layout, scalar ranges. `args` is a full-size copy.
-  nvte_status (*check)(const void *args);
+  // Generated from the header comment: presence, dtypes, dims, layout, scalar ranges, device. Both are full-size copies.
+  nvte_status (*check)(const nvte_exec *exec, const void *args);
   // Generated: fills outputs from inputs (nvte_infer).
   nvte_status (*infer)(void *args);
 };

@@ -12,4 +12,10 @@ namespace te {
 // The message set by the last fail() on this thread.
 const char *last_error();
 
+// Puts "name: " before the last error of this thread; the door's and call_op's.
+void prefix_error(const char *name);
+
+// Runs f(context); false if it threw. Defined in src/api, the only place that catches.
+bool call_guarded(void (*f)(void *context), void *context);
+
 }  // namespace te
