@@ -5,14 +5,16 @@
     _schema.py  operators, slots, constants as pure data
     _shim.py    one Python function an operator over the C shim
     pyshim.c    the C shim's entry points (bindings/python/shim/shim.h holds its words)
-    ops.pyi     stubs of libte.numpy's functions
+    ops.py      libte.numpy's functions, typed, with the header's comments as docstrings
 
-    python tools/emit_python.py --out DIR [--headers DIR]
+    python tools/emit_python.py --out DIR [--headers DIR] [--ops-dir DIR]
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import re
 import sys
 import textwrap
@@ -81,7 +83,8 @@ def emit_cdef(schema: S.Schema, out: Path) -> None:
     ffi = cffi.FFI()
     ffi.cdef(cdef(schema))
     ffi.set_source("libte._generated._cdef", None)
-    ffi.emit_python_code(str(out))
+    with contextlib.redirect_stdout(io.StringIO()):  # it announces the file
+        ffi.emit_python_code(str(out))
     out.write_text(f"# {NOTE}\n" + out.read_text())
 
 
@@ -195,32 +198,45 @@ def shim_python(schema: S.Schema) -> str:
     return "\n".join(lines)
 
 
-# ---- ops.pyi
-ANNOTATION = {"f32": "float", "i32": "int", "u32": "int", "i64": "int", "size": "int", "dtype": "DTypeLike"}
+# ---- ops.py
+ANNOTATION = {"f32": "float", "i32": "int | str", "u32": "int | str | tuple[str, ...]", "i64": "int", "size": "int", "dtype": "DTypeLike"}
 
 
-def stub(op: S.Op) -> str:
+def numpy_function(op: S.Op) -> str:
     inputs = [f for f in tensors(op) if f.direction == "in"]
     outputs = [f for f in tensors(op) if f.direction != "in"]
-    kind = {True: "Sequence[Array]", False: "Array"}
-    parts = [f"{f.name}: {kind[f.is_list]} | None = None" if f.optional else f"{f.name}: {kind[f.is_list]}"
-             for f in sorted(inputs, key=lambda f: f.optional)]
-    parts.append("*")
-    parts += [f"{f.name}: {'Sequence[Array] | None' if f.is_list else 'Output'} = None" for f in outputs]
     counts = {f.count for f in op.fields if f.is_tensor and f.is_list}
-    for f in scalars(op):
-        if f.name not in counts:
-            d = default(f)
-            parts.append(f"{f.name}: {ANNOTATION[f.kind]}" + ("" if d is None else f" = {d!r}"))
-    parts += ["implementation: str | None = None"]
-    signature = "\n".join(textwrap.wrap(f"def {op.name}({', '.join(parts)}) -> Any: ...", 130, subsequent_indent="    ",
-                                        break_long_words=False, break_on_hyphens=False))
-    return signature
+    numbers = [f for f in scalars(op) if f.name not in counts]
+
+    def parameter(f: S.Field) -> str:
+        if f.direction == "in" and f.is_tensor:
+            kind = "Sequence[Array]" if f.is_list else "Array"
+            return f"{f.name}: {kind} | None = None" if f.optional else f"{f.name}: {kind}"
+        if f.is_tensor:
+            return f"{f.name}: {'Sequence[Array] | None' if f.is_list else 'Output'} = None"
+        d = default(f)
+        return f"{f.name}: {ANNOTATION[f.kind]}" + ("" if d is None else f" = {d!r}")
+
+    parameters = [parameter(f) for f in sorted(inputs, key=lambda f: f.optional)] + ["*"]
+    parameters += [parameter(f) for f in outputs] + [parameter(f) for f in numbers] + ["implementation: str | None = None"]
+
+    def pack(fields: list[S.Field]) -> str:
+        return "(" + "".join(f"{f.name}, " for f in fields).rstrip() + ")"
+
+    def wrap(text: str, indent: str, more: str) -> str:
+        return "\n".join(textwrap.wrap(text, 130, initial_indent=indent, subsequent_indent=more, break_long_words=False, break_on_hyphens=False))
+
+    fields = "\n".join(f"    {f.name}: {f.dims_text + ' ' + '|'.join(f.dtypes) + '; ' if f.is_tensor else ''}{f.help}"
+                       for f in [*inputs, *outputs, *numbers])
+    doc = textwrap.indent(op.help, "    ") + "\n\n" + fields
+    return "\n".join([wrap(f"def {op.name}({', '.join(parameters)}) -> Any:", "", " " * (len(op.name) + 5)), f'    r"""{doc.strip()}\n    """',
+                      wrap(f"return call({op.name!r}, {pack(inputs)}, {pack(outputs)}, {pack(numbers)}, implementation)", "    ", " " * 16)])
 
 
-def stub_source(schema: S.Schema) -> str:
-    head = [f"# {NOTE}", "from collections.abc import Sequence", "from typing import Any", "", "from libte.numpy import Array, DTypeLike, Output", ""]
-    return "\n".join([*head, *(stub(op) for op in schema.ops), ""])
+def numpy_source(schema: S.Schema) -> str:
+    head = [f'"""{NOTE}"""', "", "from __future__ import annotations", "", "from collections.abc import Sequence", "from typing import Any", "",
+            "from .._arrays import Array, DTypeLike, Output, call", "", f"__all__ = {[op.name for op in schema.ops]!r}", "", ""]
+    return "\n".join(head) + "\n\n\n".join(map(numpy_function, schema.ops)) + "\n"
 
 
 def write(path: Path, text: str) -> None:
@@ -235,7 +251,7 @@ def emit(schema: S.Schema, out: Path) -> None:
     write(out / "_schema.py", schema_source(schema))
     write(out / "_shim.py", shim_python(schema))
     write(out / "pyshim.c", shim_source(schema))
-    write(out / "ops.pyi", stub_source(schema))
+    write(out / "ops.py", numpy_source(schema))
     fresh = out / "_cdef.new"
     emit_cdef(schema, fresh)
     write(out / "_cdef.py", re.sub(r"^# Generated[^\n]*auto-generated[^\n]*\n", "", fresh.read_text()))
@@ -246,8 +262,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--headers", type=Path, default=None)
+    parser.add_argument("--ops-dir", type=Path, help="leave out operators that have no folder here yet")
     args = parser.parse_args()
-    emit(S.load(args.headers), args.out)
+    schema = S.load(args.headers)
+    if args.ops_dir:
+        schema.ops = [op for op in schema.ops if (args.ops_dir / op.folder / "op.cpp").exists()]
+    emit(schema, args.out)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calling operators through cffi: descriptors, pooled args structs, workspace, errors.
+
+Structs are pooled per thread and popped while in use: cffi drops the GIL during a call, so another thread, or a finaliser on this
+one, may call again before the first call returns.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from . import errors
+from ._generated._schema import CONSTANTS, OPS
+from ._load import ffi, lib
+from .schema import PARTS, Field, Op, Scalar
+
+NULL = ffi.NULL
+MAX_DIMS = CONSTANTS["NVTE_MAX_DIMS"]
+CPU = 1  # kDLCPU
+SCALING_NONE, SCALING_TENSOR = CONSTANTS["NVTE_SCALING_NONE"], CONSTANTS["NVTE_SCALING_TENSOR"]
+READ_ONLY, AMAX_ACCUMULATE = CONSTANTS["NVTE_TENSOR_READ_ONLY"], CONSTANTS["NVTE_TENSOR_AMAX_ACCUMULATE"]
+
+# DLPack (code, bits) of each dtype name.
+DLPACK = {"f32": (2, 32), "f16": (2, 16), "bf16": (4, 16), "e4m3": (10, 8), "e5m2": (12, 8), "e4m3fnuz": (11, 8), "e5m2fnuz": (13, 8),
+          "e8m0": (14, 8), "u8": (1, 8), "i8": (0, 8), "i16": (0, 16), "i32": (0, 32), "i64": (0, 64), "bool": (6, 8), "f64": (2, 64)}
+NAME = {v: k for k, v in DLPACK.items()}
+FP8 = ("e4m3", "e5m2", "e4m3fnuz", "e5m2fnuz")
+_nothing = ffi.new("char[64]")  # where empty tensors point: NULL would mean absent
+
+
+def check(status: int) -> None:
+    if status:
+        raise errors.error(status, ffi.string(lib.nvte_last_error()).decode(errors="replace"))
+
+
+def dtype_word(name: str) -> int:
+    """A dtype name as the shim's integer: code | bits << 8 | lanes << 16."""
+    code, bits = DLPACK[name]
+    return code | bits << 8 | 1 << 16
+
+
+class Tensor:
+    """One nvte_tensor with room for the shapes and strides of its parts."""
+
+    __slots__ = ("c", "keys", "parts", "room", "shapes")
+
+    def __init__(self) -> None:
+        self.c = ffi.new("nvte_tensor *")
+        self.c.struct_size = ffi.sizeof("nvte_tensor")
+        self.parts = [getattr(self.c, p) for p in PARTS]
+        self.keys: list[Any] = [None] * len(PARTS)
+        self.room = ffi.new("int64_t[]", 2 * MAX_DIMS * len(PARTS))
+        self.shapes = [self.room + 2 * MAX_DIMS * i for i in range(len(PARTS))]
+
+    def set(self, i: int, address: Any, shape: tuple[int, ...], strides: tuple[int, ...] | None, dtype: str, device: tuple[int, int]) -> None:
+        """Part i; address is a cdata pointer, strides count elements, None = C-contiguous."""
+        d = self.parts[i]
+        key = (shape, strides, dtype, device)
+        if self.keys[i] != key:
+            n = len(shape)
+            if n > MAX_DIMS:
+                raise errors.InvalidArgumentError(f"a tensor has at most {MAX_DIMS} dimensions, got {n}")
+            room = self.shapes[i]
+            for k in range(n):
+                room[k] = shape[k]
+            d.shape = room
+            if strides is None:
+                d.strides = NULL
+            else:
+                d.strides = room + MAX_DIMS
+                for k in range(n):
+                    room[MAX_DIMS + k] = strides[k]
+            d.ndim = n
+            d.dtype.code, d.dtype.bits = DLPACK[dtype]
+            d.dtype.lanes = 1
+            d.device.device_type, d.device.device_id = device
+            self.keys[i] = key
+        d.data = address if address != NULL or 0 not in shape else _nothing
+
+    def ask(self, i: int, dtype: str | None) -> None:
+        """Part i is to be filled by nvte_infer."""
+        d = self.parts[i]
+        self.keys[i] = None
+        d.data, d.strides, d.shape, d.ndim = NULL, NULL, self.shapes[i], 0
+        d.device.device_type, d.device.device_id = CPU, 0
+        if dtype is None:
+            d.dtype.code = d.dtype.bits = d.dtype.lanes = 0
+        else:
+            (d.dtype.code, d.dtype.bits), d.dtype.lanes = DLPACK[dtype], 1
+
+    def answer(self, i: int) -> tuple[tuple[int, ...], str]:
+        """Shape and dtype that nvte_infer wrote."""
+        d = self.parts[i]
+        return tuple(d.shape[k] for k in range(d.ndim)), NAME.get((d.dtype.code, d.dtype.bits), "other")
+
+    def clear(self, i: int) -> None:
+        self.parts[i].data = NULL
+        if self.keys[i] is not None or i:
+            self.keys[i] = None
+            self.parts[i].ndim = 0
+
+
+class Frame:
+    """A pooled args struct of one operator, with a Tensor for each field that has been used."""
+
+    __slots__ = ("args", "exec", "keep", "op", "run", "tensors", "void")
+
+    def __init__(self, op: Op) -> None:
+        self.op = op
+        self.args = ffi.new(f"nvte_{op.name}_args *")
+        self.args.struct_size = ffi.sizeof(f"nvte_{op.name}_args")
+        self.void = ffi.cast("void *", self.args)
+        self.exec = ffi.new("nvte_exec *")
+        self.exec.struct_size = ffi.sizeof("nvte_exec")
+        self.exec.device.device_type = CPU
+        self.run = getattr(lib, f"nvte_{op.name}")
+        self.tensors: dict[str, Tensor] = {}
+        self.keep: list[Any] = []
+
+    def tensor(self, name: str) -> Tensor:
+        """The descriptor of a field, attached to the args."""
+        t = self.tensors.get(name)
+        if t is None:
+            t = self.tensors[name] = Tensor()
+        setattr(self.args, name, t.c)
+        return t
+
+    def list(self, field: Field, n: int) -> Sequence[Tensor]:
+        tensors = [Tensor() for _ in range(n)]
+        pointers = ffi.new("nvte_tensor *[]", [t.c for t in tensors]) if n else NULL
+        self.keep += [tensors, pointers]
+        setattr(self.args, field.name, pointers)
+        setattr(self.args, field.count, n)
+        return tensors
+
+    def absent(self, name: str) -> None:
+        setattr(self.args, name, NULL)
+
+
+class _Local(threading.local):
+    def __init__(self) -> None:
+        self.pool: dict[str, list[Frame]] = {}
+        self.workspace: Any = NULL
+        self.memory: Any = None
+        self.size = 0
+
+
+_local = _Local()
+
+
+def acquire(name: str) -> Frame:
+    free = _local.pool.get(name)
+    return free.pop() if free else Frame(OPS[name])
+
+
+def release(f: Frame) -> None:
+    f.keep.clear()
+    _local.pool.setdefault(f.op.name, []).append(f)
+
+
+def _grow(bytes_: int) -> None:
+    memory = ffi.new("char[]", bytes_ + 256)
+    start = int(ffi.cast("uintptr_t", memory))
+    _local.memory, _local.size = memory, bytes_
+    _local.workspace = memory + (-start % 256)
+
+
+def run(f: Frame, implementation: str | None = None) -> None:
+    """Runs the call that a frame describes, on the CPU, with the thread's workspace."""
+    e = f.exec
+    name = ffi.new("char[]", implementation.encode()) if implementation else NULL
+    e.implementation, e.workspace, e.workspace_size = name, _local.workspace, _local.size
+    status = f.run(e, f.args)
+    if status == errors.WORKSPACE:
+        bytes_ = ffi.new("size_t *")
+        check(lib.nvte_workspace(f.op.name.encode(), e, f.void, bytes_))
+        _grow(bytes_[0])
+        e.workspace, e.workspace_size = _local.workspace, _local.size
+        status = f.run(e, f.args)
+    check(status)
+
+
+def infer(f: Frame) -> None:
+    check(lib.nvte_infer(f.op.name.encode(), f.void))
+
+
+def explain(f: Frame, implementation: str | None = None) -> str:
+    name = ffi.new("char[]", implementation.encode()) if implementation else NULL
+    f.exec.implementation, f.exec.workspace, f.exec.workspace_size = name, _local.workspace, _local.size
+    buf = ffi.new("char[]", 8192)
+    check(lib.nvte_explain(f.op.name.encode(), f.exec, f.void, buf, 8192))
+    return ffi.string(buf).decode(errors="replace")
+
+
+def number(op: Op, s: Scalar, value: Any) -> Any:
+    """A scalar as the C field takes it: a number; the name of a constant where the header names its family ("gelu" for
+    NVTE_ACTIVATION_GELU); a tuple of names for flags; a dtype name."""
+    if s.kind == "dtype":
+        code, bits = DLPACK[value]
+        return (code, bits, 1)
+    if isinstance(value, str):
+        value = (value,)
+    if isinstance(value, (tuple, list)):
+        families = re.findall(r"NVTE_\w+?_(?=\*)|NVTE_[A-Z]+_", s.help) or [f"NVTE_{op.name.upper()}_"]
+        total = 0
+        for word in value:
+            hit = next((CONSTANTS[p + word.upper()] for p in families if p + word.upper() in CONSTANTS), None)
+            if hit is None:
+                known = sorted(c[len(p):].lower() for p in families for c in CONSTANTS if c.startswith(p))
+                raise errors.InvalidArgumentError(f"{op.name}: {s.name} takes {', '.join(known)}, got {word!r}")
+            total |= hit
+        return total
+    return value
+
+
+def set_scalars(f: Frame, values: Sequence[Any], counts: frozenset[str]) -> None:
+    it = iter(values)
+    for s in f.op.scalars:
+        if s.name in counts:
+            continue
+        value = number(f.op, s, next(it))
+        try:
+            if s.kind == "dtype":
+                d = getattr(f.args, s.name)
+                d.code, d.bits, d.lanes = value
+            else:
+                setattr(f.args, s.name, value)
+        except (TypeError, OverflowError) as e:
+            raise errors.InvalidArgumentError(f"{f.op.name}: {s.name} must fit {s.kind}, got {value!r}") from e
