@@ -9,6 +9,9 @@
 #include <cstring>
 #include <set>
 
+#ifndef TE_ALLOW_MISSING
+#define TE_ALLOW_MISSING 0
+#endif
 #include "harness/runner.h"
 #include "harness/saboteur.h"
 
@@ -129,6 +132,10 @@ void register_tests(bool saboteur_mode) {
   if (saboteur_mode) register_saboteurs();
   for (const OpTest &t : op_tests()) {
     if (!options.op.empty() && options.op != t.op) continue;
+    if (TE_ALLOW_MISSING && !nvte_op_find(t.op)) {
+      printf("left out of this build: %s\n", t.op);
+      continue;
+    }
     std::vector<Case> cases;
     for (Case &c : read_cases(dir, t.cases, options.group, options.seed))
       if (c.applies_to(t.op) && (options.cases.empty() || options.cases == c.id)) cases.push_back(c);

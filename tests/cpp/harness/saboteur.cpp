@@ -73,9 +73,8 @@ template <class F> void each_tensor(const nvte_op &op, const void *args, F &&f) 
     if (field.kind == NVTE_FIELD_TENSOR) {
       f(field, *(nvte_tensor *const *)at);
     } else if (field.kind == NVTE_FIELD_TENSOR_LIST) {
-      size_t n = 0;  // every list of the schema has its length in the field `n`
-      for (size_t k = 0; k < op.n_fields; k++)
-        if (!strcmp(op.fields[k].name, "n")) memcpy(&n, (const char *)args + op.fields[k].offset, sizeof n);
+      size_t n = 0;
+      memcpy(&n, (const char *)args + field.count, sizeof n);
       for (size_t k = 0; k < n; k++) f(field, (*(nvte_tensor *const *const *)at)[k]);
     }
   }
