@@ -90,12 +90,14 @@ void check_counts() {
 }
 
 void check_keys() {
-  std::set<std::string> files;
-  for (const OpTest &t : op_tests()) files.insert(t.cases);
+  std::set<std::string> files, unread;
+  for (const OpTest &t : op_tests())
+    if (nvte_op_find(t.op)) files.insert(t.cases);
   for (const std::string &file : files)
     for (const Case &c : read_cases(options.directory, file, options.group, options.seed))
       for (const auto &kv : c.values)
-        if (kv.first != "op" && !Case::keys_read()[file].count(kv.first)) ADD_FAILURE() << file << ".txt: no test reads the key '" << kv.first << "' of case " << c.id;
+        if (kv.first != "op" && !Case::keys_read()[file].count(kv.first) && unread.insert(file + kv.first).second)
+          ADD_FAILURE() << file << ".txt: no test reads the key '" << kv.first << "' (first in case " << c.id << ")";
 }
 
 // The test of an operator must turn red under a saboteur, unless saboteurs.txt says why it cannot.
@@ -112,10 +114,12 @@ void sabotaged(const OpTest &t, const Saboteur &s, Mode mode, const std::vector<
   for (const Case &c : cases) {
     const Outcome out = run_case(t, c, s.name, o);
     runs++;
-    if (!out.failures.empty()) {
-      red++, first = c.id + ": " + out.failures[0];
-      break;
-    }
+    if (out.failures.empty()) continue;
+    const std::vector<std::string> real = implementations(t.op, device(o.device));
+    const Outcome sane = run_case(t, c, real.empty() ? "cpu" : real[0], o);
+    if (!sane.failures.empty()) continue;  // red without the saboteur: says nothing
+    red++, first = c.id + ": " + out.failures[0];
+    break;
   }
   if (row) row->used = true;
   printf("  %-28s %-15s %-8s %s\n", t.op, s.name, name(mode), red ? ("red: " + first).c_str() : damage_done() ? "GREEN though damaged" : "nothing to damage");
@@ -161,7 +165,7 @@ void register_tests(bool saboteur_mode) {
   add("Counts", "executed_and_refused", check_counts);
   if (!filtered && options.mode == Mode::test) {
     add("Counts", "every_key_is_read", check_keys);
-    add("Counts", "every_operator_is_tested", [] {
+    if (!TE_ALLOW_MISSING) add("Counts", "every_operator_is_tested", [] {
       for (size_t i = 0; i < nvte_op_count(); i++)
         if (!find_test(nvte_op_at(i)->name)) ADD_FAILURE() << "no test of " << nvte_op_at(i)->name;
     });
@@ -182,11 +186,11 @@ bool level_works(const std::string &level) {
     fprintf(stderr, "LIBTE_CPU_ISA should be %s, is %s\n", level.c_str(), now);
     std::exit(2);
   }
-  const OpTest *t = find_test("rmsnorm_forward");
-  Case c;
-  c.id = "probe", c.file = "probe";
-  c.values = {{"m", "1"}, {"h", "1"}, {"dtype", "f32"}, {"w", "f32"}};
-  const Outcome out = t ? run_case(*t, c, "cpu", Options()) : Outcome();
+  const OpTest *t = nullptr;
+  for (const OpTest &one : op_tests())
+    if (nvte_op_find(one.op)) t = &one;
+  if (!t) return true;
+  const Outcome out = run_case(*t, read_cases(options.directory, t->cases, Group::smoke, 1).at(0), "cpu", Options());
   for (const std::string &f : out.failures)
     if (f.find("NVTE_ERR_CONFIG") != std::string::npos) {
       printf("skipped: %s\n", f.c_str());
@@ -196,6 +200,7 @@ bool level_works(const std::string &level) {
 }
 
 int run_main(int argc, char **argv) {
+  testing::GTEST_FLAG(brief) = true;  // a case per line would drown the counts; --gtest_brief=0 brings them back
   testing::InitGoogleTest(&argc, argv);
   options.directory = TE_CASES_DIR;
   bool saboteur_mode = false;
@@ -223,8 +228,6 @@ int run_main(int argc, char **argv) {
   if (!required.empty() && !level_works(required)) return 77;  // ctest's skip code
   if (options.implementation.compare(0, 4, "sab_") == 0 && !saboteur_mode) register_saboteurs();
   register_tests(saboteur_mode);
-  // a case per line would drown the counts
-  if (!filtered && !std::getenv("LIBTE_TEST_VERBOSE")) testing::GTEST_FLAG(brief) = true;
   return RUN_ALL_TESTS();
 }
 
