@@ -15,8 +15,8 @@ struct Row {
   size_t n;
 };
 #define TE_GPU_IMPLEMENTATIONS(folder)           \
-  extern const ::te::gpu::Row gpu_##folder;      \
-  const ::te::gpu::Row gpu_##folder
+  extern const ::te::gpu::Row gpu_##folder##_row; \
+  const ::te::gpu::Row gpu_##folder##_row
 
 // What the plug-in got from the core.
 const nvte_host &host();

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// What kernels with a quantised output share: the scale on the way in, amax and scale_inv on the way out, dtype visits, column sums.
+// amax is reduced in two stages by default (block maxima in workspace, then one block); NVTE_USE_ATOMIC_AMAX=1 takes atomics.
+#pragma once
+#include "gpu/device/reduce.h"
+#include "gpu/device/vec.h"
+#include "gpu/plugin.h"
+
+namespace te::gpu {
+
+// Device-side view of how to write one quantised tensor.
+struct Quantised {
+  const float *scale;   // absent: 1
+  float *scale_inv;     // absent: not written
+  float *block_amax;    // workspace, one value a block; absent: no amax
+  float *atomic_amax;   // instead of block_amax
+};
+
+__device__ __forceinline__ float scale_of(const Quantised &q) { return q.scale ? *q.scale : 1.f; }
+
+// Called by every thread of every block at its end, with the thread's own maximum.
+template <int Threads> __device__ __forceinline__ void finish(const Quantised &q, float amax, int block, int blocks_dim) {
+  if (q.block_amax || q.atomic_amax) {
+    amax = device::block_reduce<Threads>(amax, device::Max{}, 0.f);
+    if (threadIdx.x == 0) {
+      if (q.block_amax) q.block_amax[block] = amax;
+      else device::atomic_max(q.atomic_amax, amax);
+    }
+  }
+  if (block == 0 && threadIdx.x == 0 && q.scale_inv) *q.scale_inv = 1.f / scale_of(q);
+  (void)blocks_dim;
+}
+
+// Second stage: amax = max over blocks (and over what it held, when accumulating).
+static __global__ void __launch_bounds__(1024) reduce_amax(const float *part, int n, float *amax, int accumulate, const float *noop) {
+  if (noop && *noop == 1.f) return;
+  float m = 0.f;
+  for (int i = (int)threadIdx.x; i < n; i += 1024) m = fmaxf(m, part[i]);
+  m = device::block_reduce<1024>(m, device::Max{}, 0.f);
+  if (threadIdx.x == 0) *amax = accumulate ? fmaxf(m, *amax) : m;
+}
+
+inline bool atomic_amax() {
+  static const bool on = [] {
+    char text[8] = "";
+    return host().config_get("NVTE_USE_ATOMIC_AMAX", text, sizeof text, nullptr) == NVTE_OK && text[0] == '1';
+  }();
+  return on;
+}
+
+// Host side: fills q for a tensor that `blocks` blocks write; amax_space is workspace for `blocks` floats.
+inline nvte_status prepare(const nvte_exec &e, const nvte_tensor &y, float *amax_space, Quantised *q, const nvte_tensor *noop = nullptr) {
+  q->scale = present(y.scale) ? address_as<const float>(y.scale) : nullptr;
+  q->scale_inv = present(y.scale_inv) ? address_as<float>(y.scale_inv) : nullptr;
+  q->block_amax = q->atomic_amax = nullptr;
+  if (!present(y.amax)) return NVTE_OK;
+  if (!atomic_amax()) {
+    q->block_amax = amax_space;
+    return NVTE_OK;
+  }
+  q->atomic_amax = address_as<float>(y.amax);
+  // with a noop tensor the old value must survive, so it cannot be cleared from here: merge instead
+  if (!(y.flags & NVTE_TENSOR_AMAX_ACCUMULATE) && !noop) return check(hipMemsetAsync(q->atomic_amax, 0, sizeof(float), stream_of(e)), "amax");
+  return NVTE_OK;
+}
+inline nvte_status finish_amax(const nvte_exec &e, const nvte_tensor &y, const Quantised &q, int blocks, const float *noop = nullptr) {
+  if (!q.block_amax) return NVTE_OK;
+  reduce_amax<<<1, 1024, 0, stream_of(e)>>>(q.block_amax, blocks, address_as<float>(y.amax), (y.flags & NVTE_TENSOR_AMAX_ACCUMULATE) != 0, noop);
+  return launched("amax reduction");
+}
+
+// Column sums, second stage: out[j] = sum over row blocks of part[b, j], in order.
+template <class T> static __global__ void __launch_bounds__(256) reduce_columns(const float *part, int64_t blocks, int64_t columns, T *out, const float *noop) {
+  if (noop && *noop == 1.f) return;
+  const int64_t j = (int64_t)blockIdx.x * 256 + threadIdx.x;
+  if (j >= columns) return;
+  float s = 0.f;
+  for (int64_t b = 0; b < blocks; b++) s += part[b * columns + j];
+  out[j] = device::from_f32<T>(s);
+}
+
+// Calls f(T{}) with the device storage type.
+template <class F> bool visit_float(DType t, F &&f) {
+  switch (t) {
+    case DType::f32: f(float{}); return true;
+    case DType::f16: f(device::f16{}); return true;
+    case DType::bf16: f(device::bf16{}); return true;
+    default: return false;
+  }
+}
+template <class F> bool visit_fp8(DType t, F &&f) {
+  switch (t) {
+    case DType::e4m3: f(device::e4m3{}); return true;
+    case DType::e5m2: f(device::e5m2{}); return true;
+    case DType::e4m3fnuz: f(device::e4m3fnuz{}); return true;
+    case DType::e5m2fnuz: f(device::e5m2fnuz{}); return true;
+    default: return false;
+  }
+}
+template <class F> bool visit_any(DType t, F &&f) { return visit_float(t, f) || visit_fp8(t, f); }
+
+inline nvte_status sum_columns(const nvte_exec &e, const float *part, int64_t blocks, int64_t columns, const DLTensor &out, const float *noop = nullptr) {
+  if (columns == 0) return NVTE_OK;
+  visit_float(dtype_of(out.dtype), [&](auto t) {
+    using T = decltype(t);
+    reduce_columns<T><<<(unsigned)ceil_div(columns, 256), 256, 0, stream_of(e)>>>(part, blocks, columns, address_as<T>(out), noop);
+  });
+  return launched("column sums");
+}
+
+}  // namespace te::gpu
