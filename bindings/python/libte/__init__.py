@@ -12,9 +12,10 @@ from typing import Any
 from . import _load, errors
 from ._load import ffi, lib
 from .errors import Error
+from .trace import trace
 
 __all__ = ["Error", "__version__", "config", "constants", "errors", "explain", "ffi", "implementations", "lib", "numpy", "operators", "recipe",
-           "schema"]
+           "schema", "trace"]
 
 _v = lib.nvte_version()
 __version__ = f"{_v >> 16}.{_v >> 8 & 255}.{_v & 255}"
