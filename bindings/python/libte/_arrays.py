@@ -153,6 +153,9 @@ def _describe(op: Op, name: str, words: frozenset[str], t: Tensor, i: int, x: np
     except KeyError:
         raise errors.InvalidArgumentError(f"nvte_{op.name}: {name} has dtype {x.dtype}; libte takes {', '.join(NUMPY)}") from None
     flags = x.flags
+    if flags.carray or (not writes and flags.c_contiguous and flags.aligned):  # carray: contiguous, aligned and writeable
+        t.set(i, ffi.from_buffer(x), x.shape, None, dtype, _HOST)
+        return
     if not flags.aligned or not (flags.c_contiguous or _takes(words, x)):
         if writes:
             raise errors.InvalidArgumentError(f"nvte_{op.name}: output {name} must be an aligned array with "
@@ -162,6 +165,7 @@ def _describe(op: Op, name: str, words: frozenset[str], t: Tensor, i: int, x: np
         flags = x.flags
     if writes and not flags.writeable:
         t.c.flags |= _call.READ_ONLY
+        t.extra = True
     if flags.c_contiguous:
         t.set(i, ffi.from_buffer(x), x.shape, None, dtype, _HOST)
     else:
@@ -181,16 +185,25 @@ def _takes(words: frozenset[str], x: np.ndarray) -> bool:
 
 def _fill(op: Op, f: Field, t: Tensor, value: Any, keep: list[Any]) -> None:
     """A whole descriptor from an array or a Quantized."""
-    c = t.c
-    c.flags = 0
-    c.scaling = _call.SCALING_NONE
-    if not isinstance(value, Quantized):
-        x = asarray(value)
+    if type(value) is np.ndarray:
+        flags = value.flags
+        if flags.carray and value.size:  # contiguous, aligned, writeable: only the pointer may have changed
+            if t.extra:
+                t.plain()
+            key = (value.shape, value.dtype)
+            if t.fast != key:
+                _describe(op, f.name, f.words, t, 0, value, f.writes, keep)
+                t.fast = key
+            t.data.data = ffi.from_buffer(value)  # the caller keeps the array
+            return
+    t.plain()
+    if type(value) is not Quantized:
+        x = value if isinstance(value, np.ndarray) else from_dlpack(value)
         keep.append(x)
-        for i in range(1, len(PARTS)):
-            t.clear(i)
         _describe(op, f.name, f.words, t, 0, x, f.writes, keep)
         return
+    c = t.c
+    t.extra = True
     if not f.quantized:
         raise errors.InvalidArgumentError(f"nvte_{op.name}: {f.name} takes a plain array, got {value!r}")
     c.scaling = _call.SCALING_TENSOR if value.dtype in _call.FP8 else _call.SCALING_NONE
@@ -237,11 +250,11 @@ def _make(t: Tensor, q: Quantized | None) -> Any:
 
 
 def _ask(t: Tensor, dtype: str | None, q: Quantized | None) -> None:
-    for i in range(len(PARTS)):
-        t.clear(i)
+    t.plain()
     t.ask(0, dtype)
-    t.c.flags = 0
-    t.c.scaling = _call.SCALING_TENSOR if dtype in _call.FP8 else _call.SCALING_NONE
+    if dtype in _call.FP8:
+        t.c.scaling = _call.SCALING_TENSOR
+        t.extra = True
     if q is not None and q.want[1]:
         t.ask(1, dtype)
 
@@ -252,38 +265,56 @@ class _Mode(threading.local):
 
 mode = _Mode()
 _results: dict[str, Any] = {}
-# Operators whose outputs are all optional make this one when none is named.
-_default = {name: next(o.name for o in op.outputs if o.direction == "out") for name, op in OPS.items() if all(o.optional for o in op.outputs)}
-_counts = {name: frozenset(f.count for f in op.fields if f.count) for name, op in OPS.items()}
 
 
-def call(name: str, inputs: Sequence[Any], outputs: Sequence[Any], scalars: Sequence[Any], implementation: str | None) -> Any:
+class _Plan:
+    """What `call` needs to know of an operator, looked up once."""
+
+    def __init__(self, op: Op) -> None:
+        self.op = op
+        self.fields = tuple((f, f.name, f.writes, bool(f.count)) for f in op.fields)
+        self.counts = frozenset(f.count for f in op.fields if f.count)
+        # An operator whose outputs are all optional makes this one when none is named.
+        self.default = next(o.name for o in op.outputs if o.direction == "out") if all(o.optional for o in op.outputs) else None
+
+
+_plans: dict[str, _Plan] = {}
+
+
+def call(name: str, inputs: Sequence[Any], outputs: Sequence[Any], scalars: tuple[Any, ...], implementation: str | None) -> Any:
     """Runs an operator. `inputs` and `outputs` follow the op's fields by direction, `scalars` its scalars but list counts.
 
     An output that is not given is made when it is required, or asked for by True, a dtype or a Quantized; nvte_infer says how
     large. Returns the one output there is, else a named tuple of all (None where absent)."""
-    op = OPS[name]
+    plan = _plans.get(name)
+    if plan is None:
+        plan = _plans[name] = _Plan(OPS[name])
+    op = plan.op
     f: Frame = _call.acquire(name)
     keep = f.keep
     try:
-        _call.set_scalars(f, scalars, _counts[name])
+        if f.scalars != scalars:
+            _call.set_scalars(f, scalars, plan.counts)
         results: dict[str, Any] = {}
         pending: list[tuple[Field, Any, Any]] = []
         ins, outs = iter(inputs), iter(outputs)
-        default = _default.get(name) if all(o is None for o in outputs) else None
-        for field in op.fields:
-            value = next(outs) if field.writes else next(ins)
-            if field.name == default:
-                value = True
-            if field.count:
-                _list(f, field, value, results, pending)
-            elif not field.writes:
-                if value is None:
-                    f.absent(field.name)
+        default = plan.default if plan.default and all(o is None for o in outputs) else None
+        for field, field_name, writes, is_list in plan.fields:
+            if is_list:
+                _list(f, field, next(outs) if writes else next(ins), results, pending)
+            elif writes:
+                value = next(outs)
+                if type(value) is np.ndarray:
+                    _fill(op, field, f.tensor(field_name), value, keep)
+                    results[field_name] = value
                 else:
-                    _fill(op, field, f.tensor(field.name), value, keep)
+                    _output(f, field, True if field_name == default else value, results, pending)
             else:
-                _output(f, field, value, results, pending)
+                value = next(ins)
+                if value is None:
+                    f.absent(field_name)
+                else:
+                    _fill(op, field, f.tensor(field_name), value, keep)
         if pending:
             _call.infer(f)
             for field, t, q in pending:

@@ -45,12 +45,15 @@ def dtype_word(name: str) -> int:
 class Tensor:
     """One nvte_tensor with room for the shapes and strides of its parts."""
 
-    __slots__ = ("c", "keys", "parts", "room", "shapes")
+    __slots__ = ("c", "data", "extra", "fast", "keys", "parts", "room", "shapes")
 
     def __init__(self) -> None:
+        self.extra = False  # anything but part 0 may be set
+        self.fast: Any = None  # (shape, dtype) of the contiguous array that part 0 describes
         self.c = ffi.new("nvte_tensor *")
         self.c.struct_size = ffi.sizeof("nvte_tensor")
         self.parts = [getattr(self.c, p) for p in PARTS]
+        self.data = self.parts[0]
         self.keys: list[Any] = [None] * len(PARTS)
         self.room = ffi.new("int64_t[]", 2 * MAX_DIMS * len(PARTS))
         self.shapes = [self.room + 2 * MAX_DIMS * i for i in range(len(PARTS))]
@@ -58,6 +61,7 @@ class Tensor:
     def set(self, i: int, address: Any, shape: tuple[int, ...], strides: tuple[int, ...] | None, dtype: str, device: tuple[int, int]) -> None:
         """Part i; address is a cdata pointer, strides count elements, None = C-contiguous."""
         d = self.parts[i]
+        self.fast = None
         key = (shape, strides, dtype, device)
         if self.keys[i] != key:
             n = len(shape)
@@ -83,7 +87,7 @@ class Tensor:
     def ask(self, i: int, dtype: str | None) -> None:
         """Part i is to be filled by nvte_infer."""
         d = self.parts[i]
-        self.keys[i] = None
+        self.keys[i] = self.fast = None
         d.data, d.strides, d.shape, d.ndim = NULL, NULL, self.shapes[i], 0
         d.device.device_type, d.device.device_id = CPU, 0
         if dtype is None:
@@ -97,16 +101,23 @@ class Tensor:
         return tuple(d.shape[k] for k in range(d.ndim)), NAME.get((d.dtype.code, d.dtype.bits), "other")
 
     def clear(self, i: int) -> None:
+        self.fast = None
         self.parts[i].data = NULL
-        if self.keys[i] is not None or i:
-            self.keys[i] = None
-            self.parts[i].ndim = 0
+        self.parts[i].ndim = 0
+        self.keys[i] = None
+
+    def plain(self) -> None:
+        """Everything but part 0 absent, no scaling, no flags."""
+        if self.extra:
+            for i in range(1, len(PARTS)):
+                self.clear(i)
+            self.c.flags, self.c.scaling, self.extra = 0, SCALING_NONE, False
 
 
 class Frame:
     """A pooled args struct of one operator, with a Tensor for each field that has been used."""
 
-    __slots__ = ("args", "exec", "keep", "op", "run", "tensors", "void")
+    __slots__ = ("args", "attached", "exec", "keep", "op", "run", "scalars", "tensors", "void", "workspace")
 
     def __init__(self, op: Op) -> None:
         self.op = op
@@ -118,14 +129,19 @@ class Frame:
         self.exec.device.device_type = CPU
         self.run = getattr(lib, f"nvte_{op.name}")
         self.tensors: dict[str, Tensor] = {}
+        self.attached: set[str] = set()
         self.keep: list[Any] = []
+        self.scalars: Any = None
+        self.workspace: Any = None
 
     def tensor(self, name: str) -> Tensor:
         """The descriptor of a field, attached to the args."""
         t = self.tensors.get(name)
         if t is None:
             t = self.tensors[name] = Tensor()
-        setattr(self.args, name, t.c)
+        if name not in self.attached:
+            setattr(self.args, name, t.c)
+            self.attached.add(name)
         return t
 
     def list(self, field: Field, n: int) -> Sequence[Tensor]:
@@ -137,7 +153,9 @@ class Frame:
         return tensors
 
     def absent(self, name: str) -> None:
-        setattr(self.args, name, NULL)
+        if name in self.attached:
+            setattr(self.args, name, NULL)
+            self.attached.discard(name)
 
 
 class _Local(threading.local):
@@ -157,8 +175,13 @@ def acquire(name: str) -> Frame:
 
 
 def release(f: Frame) -> None:
-    f.keep.clear()
-    _local.pool.setdefault(f.op.name, []).append(f)
+    if f.keep:
+        f.keep.clear()
+    pool = _local.pool
+    free = pool.get(f.op.name)
+    if free is None:
+        free = pool[f.op.name] = []
+    free.append(f)
 
 
 def _grow(bytes_: int) -> None:
@@ -171,16 +194,30 @@ def _grow(bytes_: int) -> None:
 def run(f: Frame, implementation: str | None = None) -> None:
     """Runs the call that a frame describes, on the CPU, with the thread's workspace."""
     e = f.exec
-    name = ffi.new("char[]", implementation.encode()) if implementation else NULL
-    e.implementation, e.workspace, e.workspace_size = name, _local.workspace, _local.size
+    if implementation is not None:
+        name = ffi.new("char[]", implementation.encode())  # alive until the call is over
+        e.implementation = name
+    if f.workspace is not _local.workspace:
+        f.workspace = e.workspace = _local.workspace
+        e.workspace_size = _local.size
+    try:
+        status = _attempt(f, e)
+    finally:
+        if implementation is not None:
+            e.implementation = NULL
+    check(status)
+
+
+def _attempt(f: Frame, e: Any) -> int:
     status = f.run(e, f.args)
     if status == errors.WORKSPACE:
         bytes_ = ffi.new("size_t *")
         check(lib.nvte_workspace(f.op.name.encode(), e, f.void, bytes_))
         _grow(bytes_[0])
-        e.workspace, e.workspace_size = _local.workspace, _local.size
+        f.workspace = e.workspace = _local.workspace
+        e.workspace_size = _local.size
         status = f.run(e, f.args)
-    check(status)
+    return status
 
 
 def infer(f: Frame) -> None:
@@ -188,10 +225,11 @@ def infer(f: Frame) -> None:
 
 
 def explain(f: Frame, implementation: str | None = None) -> str:
+    e = ffi.new("nvte_exec *", f.exec[0])
     name = ffi.new("char[]", implementation.encode()) if implementation else NULL
-    f.exec.implementation, f.exec.workspace, f.exec.workspace_size = name, _local.workspace, _local.size
+    e.implementation = name
     buf = ffi.new("char[]", 8192)
-    check(lib.nvte_explain(f.op.name.encode(), f.exec, f.void, buf, 8192))
+    check(lib.nvte_explain(f.op.name.encode(), e, f.void, buf, 8192))
     return ffi.string(buf).decode(errors="replace")
 
 
@@ -216,7 +254,10 @@ def number(op: Op, s: Scalar, value: Any) -> Any:
     return value
 
 
-def set_scalars(f: Frame, values: Sequence[Any], counts: frozenset[str]) -> None:
+def set_scalars(f: Frame, values: tuple[Any, ...], counts: frozenset[str]) -> None:
+    if f.scalars == values:
+        return
+    f.scalars = None  # until all are set
     it = iter(values)
     for s in f.op.scalars:
         if s.name in counts:
@@ -230,3 +271,4 @@ def set_scalars(f: Frame, values: Sequence[Any], counts: frozenset[str]) -> None
                 setattr(f.args, s.name, value)
         except (TypeError, OverflowError) as e:
             raise errors.InvalidArgumentError(f"{f.op.name}: {s.name} must fit {s.kind}, got {value!r}") from e
+    f.scalars = values

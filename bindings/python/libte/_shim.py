@@ -29,9 +29,9 @@ class Context(ctypes.Structure):
     """te_py of bindings/python/shim/shim.h."""
 
     _fields_ = (
-        ("api", _P), ("tensor_type", _P), ("int_type", _P), ("none", _P), ("type_offset", ctypes.c_ssize_t), ("is_subtype", _P),
+        ("api", _P), ("tensor_type", _P), ("none", _P), ("type_offset", ctypes.c_ssize_t), ("is_subtype", _P),
         ("is_instance", _P), ("tuple_item", _P), ("tuple_size", _P), ("as_double", _P), ("as_long", _P), ("as_pointer", _P),
-        ("error_occurred", _P), ("save_thread", _P), ("restore_thread", _P), ("implementation", ctypes.c_char_p), ("workspace", _P),
+        ("error_occurred", _P), ("error_clear", _P), ("save_thread", _P), ("restore_thread", _P), ("implementation", ctypes.c_char_p), ("workspace", _P),
         ("workspace_size", ctypes.c_size_t), ("stream", _P), ("exec_flags", ctypes.c_uint32), ("tensor_flags", ctypes.c_uint32),
         ("needed", ctypes.c_size_t),
     )
@@ -119,15 +119,16 @@ class Shim:
             return ctypes.cast(getattr(_api, name), _P).value
 
         self.context = Context(
-            table, id(tensor_type), id(int), id(None), _type_offset(), function("PyType_IsSubtype"), function("PyObject_IsInstance"),
+            table, id(tensor_type), id(None), _type_offset(), function("PyType_IsSubtype"), function("PyObject_IsInstance"),
             function("PyTuple_GetItem"), function("PyTuple_Size"), function("PyFloat_AsDouble"), function("PyLong_AsLongLong"),
-            function("PyLong_AsVoidPtr"), function("PyErr_Occurred"), function("PyEval_SaveThread"), function("PyEval_RestoreThread"),
+            function("PyLong_AsVoidPtr"), function("PyErr_Occurred"), function("PyErr_Clear"),
+            function("PyEval_SaveThread"), function("PyEval_RestoreThread"),
             implementation.encode() if implementation else None, None, 0, None, int(deterministic),
             AMAX_ACCUMULATE if accumulate_amax else 0, 0)
         functions = _generated.make(_library(), ctypes.addressof(self.context), self._fail)
         if self._describe:
             self._descriptors = _Descriptors()
-            functions = {name: self._prepared(f) for name, f in functions.items()}
+            functions = {name: self._prepared(name, f) for name, f in functions.items()}
         self.functions: dict[str, Callable[..., None]] = functions
         self.__dict__.update(functions)
 
@@ -138,18 +139,26 @@ class Shim:
         """The same framework with other options."""
         return Shim(self.tensor_type, **{**self._options, **options})
 
-    def _prepared(self, function: Callable[..., None]) -> Callable[..., None]:
+    def _prepared(self, name: str, function: Callable[..., None]) -> Callable[..., None]:
+        """The function with each tensor turned into the address of a descriptor."""
         kind, describe, descriptors = self.tensor_type, self._describe, self._descriptors
+        slots = [s.name for s in OPS[name].slots]
+        names = frozenset(slots)
         assert describe is not None
 
         def prepare(slot: Any, x: Any) -> Any:
-            if isinstance(x, kind):
-                return descriptors.address(slot, *describe(x))
-            return tuple(prepare((slot, i), e) for i, e in enumerate(x)) if isinstance(x, (tuple, list)) else x
+            if x is None:
+                return None
+            if isinstance(x, (tuple, list)):
+                return tuple(prepare((slot, i), e) for i, e in enumerate(x))
+            if not isinstance(x, kind):
+                raise TypeError(f"nvte_{name}: {slot[0] if isinstance(slot, tuple) else slot} must be a {kind.__module__}.{kind.__qualname__}, "
+                                f"got {type(x).__name__}")
+            return descriptors.address(slot, *describe(x))
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> None:
-            function(*[prepare(i, x) for i, x in enumerate(args)], **{k: prepare(k, x) for k, x in kwargs.items()})
+            function(*map(prepare, slots, args), *args[len(slots):], **{k: prepare(k, x) if k in names else x for k, x in kwargs.items()})
 
         return call
 
@@ -164,10 +173,18 @@ class Shim:
         if kind == 1:
             raise TypeError(f"{argument} must be a {wanted}, got {type(value).__name__}")
         if kind == 2:
-            raise errors.InvalidArgumentError(f"{argument} has no memory: a {type(value).__name__} of shape {tuple(value.shape)} is fake, "
-                                              "on the meta device or a wrapper without storage")
+            raise errors.InvalidArgumentError(f"{argument} has no memory: {type(value).__name__} with {_about(value)} is fake or a wrapper "
+                                              "without storage")
         if kind == 3:
             raise errors.InvalidArgumentError(f"{argument} is out of range, got {value!r}")
         if kind == 5:
             raise errors.OutOfMemoryError(f"nvte_{name}: no memory for the call")
-        raise TypeError(f"{argument}: {'cannot be described' if kind == 4 else 'wrong number of entries'}, got {value!r}")
+        if kind == 4 and index >= len(op.slots):
+            raise TypeError(f"{argument} must be a number, got {value!r}")
+        if kind == 4:
+            raise errors.InvalidArgumentError(f"{argument}: DLPack cannot describe a {type(value).__name__} with {_about(value)}")
+        raise TypeError(f"{argument} has the wrong number of entries, got {value!r}")
+
+
+def _about(x: Any) -> str:
+    return ", ".join(f"{a} {getattr(x, a)}" for a in ("shape", "dtype", "device", "layout") if hasattr(x, a))

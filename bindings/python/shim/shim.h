@@ -6,8 +6,7 @@
  * everything else together. It is called through ctypes.PyDLL, so the GIL is held on entry; it is released round the operator.
  * Every Python function used comes by address from ctypes.pythonapi and is part of the stable ABI.
  *
- * Result: 0; a libte status (> 0, message in nvte_last_error); or a refusal (< 0), see TE_PY_*. A Python exception may be set
- * besides, then ctypes raises it. */
+ * Result: 0; a libte status (> 0, message in nvte_last_error); or a refusal (< 0), see TE_PY_*. No Python exception is left set. */
 #ifndef LIBTE_SHIM_H
 #define LIBTE_SHIM_H
 
@@ -25,9 +24,8 @@ static inline int32_t te_refuse(int kind, int index) { return -(kind * 1000 + in
 
 /* Filled by libte/_shim.py: the same layout as its ctypes.Structure. */
 typedef struct te_py {
-  const DLPackExchangeAPI *api; /* the framework's table; NULL: slots are prepared descriptors only */
+  const DLPackExchangeAPI *api; /* the framework's table; NULL: slots are addresses of DLTensors that libte/_shim.py prepared */
   void *tensor_type;            /* slots must be instances of it */
-  void *int_type;               /* a slot of exactly this type is the address of a prepared DLTensor */
   void *none;
   ptrdiff_t type_offset; /* of ob_type in an object; -1: not known, ask is_instance */
   int (*is_subtype)(void *type, void *base);
@@ -38,6 +36,7 @@ typedef struct te_py {
   long long (*as_long)(void *object);
   void *(*as_pointer)(void *object);
   void *(*error_occurred)(void);
+  void (*error_clear)(void);
   void *(*save_thread)(void);
   void (*restore_thread)(void *state);
   const char *implementation; /* nvte_exec.implementation */
@@ -66,10 +65,6 @@ static inline void te_begin(te_call *c, te_py *py, void *tuple, ptrdiff_t size) 
   c->lists = NULL;
 }
 
-static inline int te_same_type(const te_py *py, char *object, void *type) {
-  return py->type_offset >= 0 && *(void **)(object + py->type_offset) == type;
-}
-
 static inline int te_is_tensor(const te_py *py, char *object) {
   if (py->type_offset < 0) return py->is_instance(object, py->tensor_type) == 1;
   void *type = *(void **)(object + py->type_offset);
@@ -77,6 +72,12 @@ static inline int te_is_tensor(const te_py *py, char *object) {
 }
 
 static inline void te_absent(DLTensor *d) { memset(d, 0, sizeof *d); }
+
+/* A Python function failed. Its exception would name neither operator nor argument, so the caller raises a better one. */
+static inline void te_exception(te_call *c, int index) {
+  c->py->error_clear();
+  c->status = te_refuse(TE_PY_EXCEPTION, index);
+}
 
 /* Where calls run: on the device of the first tensor, on the framework's current stream. */
 static inline void te_device(te_call *c, DLDevice device, int index) {
@@ -92,7 +93,7 @@ static inline void te_device(te_call *c, DLDevice device, int index) {
   e->reserved = 0;
   if (device.device_type != kDLCPU && py->api && py->api->current_work_stream &&
       py->api->current_work_stream(device.device_type, device.device_id, &e->stream))
-    c->status = te_refuse(TE_PY_EXCEPTION, index);
+    te_exception(c, index);
 }
 
 /* One part of a descriptor from an object: 1 = there, 0 = absent (None) or refused (status set). */
@@ -101,15 +102,13 @@ static inline int te_object(te_call *c, void *object, DLTensor *d, int index) {
   static _Alignas(64) char nothing[64];
   const te_py *py = c->py;
   if (c->status || object == py->none) return te_absent(d), 0;
-  if (te_same_type(py, object, py->int_type)) {
-    const DLTensor *prepared = py->as_pointer(object);
-    if (!prepared) return te_absent(d), 0;
-    *d = *prepared;
-  } else if (!te_is_tensor(py, object) || !py->api) {
+  if (!py->api) { /* slots are addresses then; with a table an integer is a mistake, not an address */
+    *d = *(const DLTensor *)py->as_pointer(object);
+  } else if (!te_is_tensor(py, object)) {
     c->status = te_refuse(TE_PY_NOT_A_TENSOR, index);
     return 0;
   } else if (py->api->dltensor_from_py_object_no_sync(object, d)) {
-    c->status = te_refuse(TE_PY_EXCEPTION, index);
+    te_exception(c, index);
     return 0;
   }
   if (!d->data) {
@@ -192,14 +191,14 @@ static inline nvte_tensor **te_list(te_call *c, int index, size_t n) {
 static inline int64_t te_int(te_call *c, int index, int64_t low, int64_t high) {
   if (c->status) return 0;
   const long long v = c->py->as_long(c->py->tuple_item(c->tuple, index));
-  if (v == -1 && c->py->error_occurred()) c->status = te_refuse(TE_PY_EXCEPTION, index);
+  if (v == -1 && c->py->error_occurred()) te_exception(c, index);
   else if (v < low || v > high) c->status = te_refuse(TE_PY_SCALAR, index);
   return v;
 }
 static inline float te_float(te_call *c, int index) {
   if (c->status) return 0;
   const double v = c->py->as_double(c->py->tuple_item(c->tuple, index));
-  if (v == -1 && c->py->error_occurred()) c->status = te_refuse(TE_PY_EXCEPTION, index);
+  if (v == -1 && c->py->error_occurred()) te_exception(c, index);
   return (float)v;
 }
 /* code | bits << 8 | lanes << 16 */
