@@ -131,6 +131,14 @@ static inline __attribute__((unused)) void transpose_strip_any(int bytes, const 
   }
 }
 
+// Merges a thread's magnitudes into a shared maximum; bit patterns of non-negative floats are ordered as the floats are.
+TE_INLINE void merge_max(uint32_t *bits, vf magnitudes) {
+  const float m = reduce_max(magnitudes);
+  uint32_t u, old = __atomic_load_n(bits, __ATOMIC_RELAXED);
+  memcpy(&u, &m, 4);
+  while (u > old && !__atomic_compare_exchange_n(bits, &old, u, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
+}
+
 // Outputs of this many bytes leave the caches before anybody reads them: non-temporal stores save the read for ownership.
 constexpr int64_t kStreamBytes = 8 << 20;
 
@@ -163,10 +171,31 @@ struct Block {
     store(p, v, n);
   }
   template <class T> TE_INLINE void put64(T *p, const vf (&v)[4]) {
-    for (int i = 0; i < 4; i++) put(p + 16 * i, v[i]);
+    if constexpr (kIsFp8<T>) {
+#pragma GCC unroll 4
+      for (int g = 0; g < kParts; g++) {
+        nf a[4];
+        ni s[4];
+#pragma GCC unroll 4
+        for (int q = 0; q < 4; q++) {
+          const int n = 4 * g + q;
+          const nf x = v[n / kParts].v[n % kParts];
+          max.v[g] = n_max((nf)((ni)x & 0x7fffffff), max.v[g]);
+          s[q] = (ni)(x * scale.v[0]);
+          a[q] = (nf)(s[q] & 0x7fffffff);
+        }
+        *(ni_mem1 *)(p + 4 * kNative * g) = n_fp8<T>(a, s);
+      }
+    } else {
+      for (int i = 0; i < 4; i++) put(p + 16 * i, v[i]);
+    }
   }
   template <class T> TE_INLINE void put_many(T *p, const float *v, int64_t n) {
     int64_t j = 0;
+    for (; j + 64 <= n; j += 64) {
+      const vf x[4] = {load(v + j), load(v + j + 16), load(v + j + 32), load(v + j + 48)};
+      put64(p + j, x);
+    }
     for (; j + 16 <= n; j += 16) put(p + j, load(v + j));
     if (j < n) put(p + j, load(v + j, int(n - j)), int(n - j));
   }
@@ -224,15 +253,8 @@ struct Output {
     return b;
   }
 
-  // The largest magnitude seen; bit patterns of non-negative floats are ordered as the floats are.
-  TE_INLINE void merge_max(float m) {
-    uint32_t u, old = __atomic_load_n(&max_bits, __ATOMIC_RELAXED);
-    memcpy(&u, &m, 4);
-    while (u > old && !__atomic_compare_exchange_n(&max_bits, &old, u, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
-  }
-
   __attribute__((unused)) void end(const Block &b) {
-    merge_max(reduce_max(b.max));
+    merge_max(&max_bits, b.max);
     if (!columnwise) return;
     const int strip = 64 / bytes;
     for (int64_t r = 0; r < b.rows; r += strip) {
