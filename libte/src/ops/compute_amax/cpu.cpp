@@ -1,30 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "cpu/writer.h"
 #include "libte/quantize.h"
-
-#include "cpu/vec.h"
 
 namespace te::cpu::TE_CPU_ISA {
 namespace {
 
-// The order of the bits of non-negative floats is the order of the numbers.
-void merge(uint32_t *top, float v) {
-  uint32_t u, old = __atomic_load_n(top, __ATOMIC_RELAXED);
-  memcpy(&u, &v, 4);
-  while (u > old && !__atomic_compare_exchange_n(top, &old, u, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-  }
-}
+constexpr int64_t kAheadBytes = 2048;
 
-template <class T> float row_amax(const T *p, int64_t n) {
-  vf a = zero(), b = zero(), c = zero(), d = zero();
+template <class T> void magnitudes(const T *x, int64_t n, vf &max) {
+  vf m[4] = {max, max, max, max};
   int64_t j = 0;
   for (; j + 64 <= n; j += 64) {
-    a = amax(a, load(p + j));
-    b = amax(b, load(p + j + 16));
-    c = amax(c, load(p + j + 32));
-    d = amax(d, load(p + j + 48));
+    for (int o = 0; o < 64 * int(sizeof(T)); o += 64) __builtin_prefetch((const char *)(x + j) + kAheadBytes + o);
+#pragma GCC unroll 4
+    for (int q = 0; q < 4; q++) m[q] = amax(m[q], load(x + j + 16 * q));
   }
-  for (; j < n; j += 16) a = amax(a, load(p + j, n - j < 16 ? int(n - j) : 16));
-  return reduce_max(max(max(a, b), max(c, d)));
+  for (; j < n; j += 16) m[0] = amax(m[0], load(x + j, int(n - j < 16 ? n - j : 16)));
+  max = te::cpu::TE_CPU_ISA::max(te::cpu::TE_CPU_ISA::max(m[0], m[1]), te::cpu::TE_CPU_ISA::max(m[2], m[3]));
 }
 
 }  // namespace
@@ -33,19 +25,30 @@ nvte_status compute_amax(const nvte_exec &, const nvte_compute_amax_args &a) {
   if (noop_set(a.noop)) return NVTE_OK;
   const DLTensor &x = a.x->data;
   const RowIndex index = row_index(x);
-  // one long row where memory is one piece, so that chunks are even
+  // a contiguous x is one long row
   const bool flat = is_contiguous(x);
-  const int64_t m = flat ? 1 : te::rows(x), k = flat ? numel(x) : te::columns(x), kSpan = 1 << 16, spans = (k + kSpan - 1) / kSpan;
-  uint32_t top = 0;
-  const bool ok = parallel_for(m * spans, numel(x), [&](int64_t c) {
-    const int64_t row = c / spans, j = c % spans * kSpan, n = k - j < kSpan ? k - j : kSpan;
-    visit_float(dtype_of(x.dtype), [&](auto t) { merge(&top, row_amax(address_as<const decltype(t)>(x) + index(row) + j, n)); });
-  });
-  if (!ok) return fail(NVTE_ERR_INTERNAL, "a worker failed");
-  float v;
-  memcpy(&v, &top, 4);
-  auto *out = address_as<float>(a.amax->data);
-  *out = (a.flags & NVTE_COMPUTE_AMAX_ACCUMULATE) && *out > v ? *out : v;
+  const int64_t M = flat ? 1 : rows(x), K = flat ? numel(x) : columns(x), bytes = element_bytes(x);
+  uint32_t bits = 0;
+  bool ok = true;
+  if (M != 0 && K != 0) {
+    // chunks of about 64 K elements: parts of a row, or several rows
+    constexpr int64_t kChunk = 65536;
+    const int64_t across = (K + kChunk - 1) / kChunk, together = K < kChunk ? kChunk / K : 1;
+    visit_float(dtype_of(x.dtype), [&](auto t) {
+      typedef decltype(t) T;
+      ok = parallel_for((M + together - 1) / together * across, M * K * bytes, [&](int64_t c) {
+        vf max = zero();
+        const int64_t row0 = c / across * together, row1 = row0 + together < M ? row0 + together : M, j = c % across * kChunk;
+        for (int64_t i = row0; i < row1; i++)
+          magnitudes(address_as<const T>(x) + (flat ? 0 : index(i)) + j, K - j < kChunk ? K - j : kChunk, max);
+        merge_max(&bits, max);
+      });
+    });
+  }
+  if (!ok) return fail(NVTE_ERR_OUT_OF_MEMORY, "a worker thread failed");
+  float m, *amax = address_as<float>(a.amax->data);
+  memcpy(&m, &bits, 4);
+  if (!(a.flags & NVTE_COMPUTE_AMAX_ACCUMULATE) || !(*amax >= m)) *amax = m;
   return NVTE_OK;
 }
 

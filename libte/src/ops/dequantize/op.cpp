@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/tensor.h"
 #include "cpu/isa.h"
 #include "libte/quantize.h"
 

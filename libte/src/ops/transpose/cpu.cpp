@@ -1,36 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
+// Transpose: strips of rows that make whole cache lines of y, in blocks small enough for the TLB.
+#include "cpu/writer.h"
 #include "libte/quantize.h"
 
-#include "cpu/vec.h"
-
 namespace te::cpu::TE_CPU_ISA {
-namespace {
-
-template <class T> bool run(const nvte_transpose_args &a) {
-  const int64_t m = te::rows(a.x->data), k = te::columns(a.x->data), tiles = (k + 63) / 64;
-  const RowIndex index = row_index(a.x->data);
-  const auto *x = address_as<const T>(a.x->data);
-  auto *y = address_as<T>(a.y->data);
-  return parallel_for((m + 63) / 64 * tiles, m * k, [&](int64_t c) {
-    const int64_t i0 = c / tiles * 64, j0 = c % tiles * 64, i1 = i0 + 64 < m ? i0 + 64 : m, j1 = j0 + 64 < k ? j0 + 64 : k;
-    for (int64_t j = j0; j < j1; j++)
-      for (int64_t i = i0; i < i1; i++) y[j * m + i] = x[index(i) + j];
-  });
-}
-
-}  // namespace
 
 nvte_status transpose(const nvte_exec &, const nvte_transpose_args &a) {
   if (noop_set(a.noop)) return NVTE_OK;
-  bool ok = false;
-  switch (element_bytes(a.x->data)) {
-    case 1: ok = run<uint8_t>(a); break;
-    case 2: ok = run<uint16_t>(a); break;
-    case 4: ok = run<uint32_t>(a); break;
-    case 8: ok = run<uint64_t>(a); break;
-    default: return fail(NVTE_ERR_INVALID_ARGUMENT, "x must have elements of 1, 2, 4 or 8 bytes, got %lld", (long long)element_bytes(a.x->data));
-  }
-  return ok ? NVTE_OK : fail(NVTE_ERR_INTERNAL, "a worker failed");
+  const DLTensor &x = a.x->data;
+  const int64_t M = rows(x), K = columns(x);
+  if (M == 0 || K == 0) return NVTE_OK;
+  const int bytes = int(element_bytes(x));
+  const RowIndex index = row_index(x);
+  const char *from = (const char *)address(x);
+  char *to = (char *)address(a.y->data);
+  const int64_t strip = 64 / bytes, height = 8 * strip, width = 1024, across = (K + width - 1) / width;
+  const bool stream = M * K * bytes >= kStreamBytes;
+  const bool ok = parallel_for((M + height - 1) / height * across, 2 * M * K * bytes, [&](int64_t c) {
+    const int64_t row0 = c / across * height, column = c % across * width;
+    const int64_t row1 = M - row0 < height ? M : row0 + height, columns = K - column < width ? K - column : width;
+    for (int64_t r = row0; r < row1; r += strip) {
+      const char *p[64];
+      const int n = int(row1 - r < strip ? row1 - r : strip);
+      for (int i = 0; i < strip; i++) p[i] = from + (index(i < n ? r + i : r) + column) * bytes;
+      transpose_strip_any(bytes, p, n, columns, to + (column * M + r) * bytes, M * bytes, stream);
+    }
+    if (stream) _mm_sfence();
+  });
+  return ok ? NVTE_OK : fail(NVTE_ERR_OUT_OF_MEMORY, "a worker thread failed");
 }
 
 }  // namespace te::cpu::TE_CPU_ISA
