@@ -221,7 +221,8 @@ TE_INLINE RowIndex strided_rows(int64_t stride) { return {stride, true, nullptr}
 template <int W, bool kPairs, class T>
 void pack_k_unit(const T *src, const RowIndex &row, int64_t r0, int rows, int64_t k0, int64_t k, word *panel) {
   const Bf16Table table = bf16_table(T{});
-  constexpr int kPer = kPairs ? 2 : 1;
+  constexpr int kPer = kPairs ? 2 : 1, kLine = 64 / sizeof(T);
+  const int64_t ahead = row.uniform ? W * row.stride : 0;  // the caller's next panel: its lines are far apart, so fetch them now
   for (int g = 0; g < W; g += kNative) {
     const int n = rows - g < kNative ? rows - g : kNative;
     const T *p[kNative];
@@ -230,6 +231,9 @@ void pack_k_unit(const T *src, const RowIndex &row, int64_t r0, int rows, int64_
     int64_t j = 0;
     if (n == (W - g < kNative ? W - g : kNative))
       for (; j + kStep<kPairs> < k; j += kStep<kPairs>) {  // leaves the last words to the tail, which does not spill
+        if (j % kLine == 0)
+#pragma GCC unroll 16
+          for (int i = 0; i < (W < kNative ? W : kNative); i++) __builtin_prefetch(p[i] + j + ahead);
 #pragma GCC unroll 16
         for (int i = 0; i < (W < kNative ? W : kNative); i++) r[i] = load_k<kPairs>(p[i] + j, table);
         for (int i = W; i < kNative; i++) r[i] = nu{};
@@ -246,36 +250,40 @@ void pack_k_unit(const T *src, const RowIndex &row, int64_t r0, int rows, int64_
   }
 }
 
-// Element (i, k) of the operand is src[krow(k0 + k) + r0 + i], i < rows <= W; `readable` elements from r0 on may be read.
+// One row of words from element row p (pairs: element rows p and q).
+template <int W, bool kPairs, class T> TE_INLINE void pack_row(const T *p, const T *q, const Bf16Table &t, word *out, bool spill) {
+  (void)q, (void)t;
+#pragma GCC unroll 4
+  for (int g = 0; g < W; g += kNative) {
+#if TE_BF16_PAIRS
+    if constexpr (kPairs) store_row<W>(out, pair_words(p + g, q + g, t), g, spill);
+    else
+#endif
+      store_row<W>(out, f32_words(p + g), g, spill);
+  }
+}
+
+// Element (i, k) of the operand is src[krow(k0 + k) + r0 + i], i < rows <= W; `readable` elements from r0 on may be read. `more`: the
+// words that follow in the panel are written afterwards.
 template <int W, bool kPairs, class T>
-void pack_k_strided(const T *src, const RowIndex &krow, int64_t r0, int rows, int64_t readable, int64_t k0, int64_t k, word *panel) {
+void pack_k_strided(const T *src, const RowIndex &krow, int64_t r0, int rows, int64_t readable, int64_t k0, int64_t k, bool more, word *panel) {
   const Bf16Table table = bf16_table(T{});
   constexpr int kPer = kPairs ? 2 : 1, kWide = (W + kNative - 1) / kNative * kNative;
-  (void)table;
-  const bool whole = rows == W && readable >= kWide;
-  for (int64_t j = 0; j < k; j += kPer) {
-    const T *p = src + krow(k0 + j) + r0;
-    T copy[2][kWide] = {};  // of a partial row; the second one also stands for the missing half of a last pair
-    if (!whole) memcpy(copy[0], p, rows * sizeof(T));
-#if TE_BF16_PAIRS
-    const T *q = copy[1];
-    if constexpr (kPairs)
-      if (j + 1 < k) {
-        q = src + krow(k0 + j + 1) + r0;
-        if (!whole) memcpy(copy[1], q, rows * sizeof(T)), q = copy[1];
-      }
-#endif
-    if (!whole) p = copy[0];
-    word *out = panel + j / kPer * W;
-    for (int g = 0; g < W; g += kNative) {
-      nu v;
-#if TE_BF16_PAIRS
-      if constexpr (kPairs) v = pair_words(p + g, q + g, table);
-      else
-#endif
-        v = f32_words(p + g);
-      store_row<W>(out, v, g, j + kPer < k);
+  int64_t j = 0;
+  if (rows == W && readable >= kWide) {
+    for (; j + kPer < k + (more ? 1 : 0); j += kPer, panel += W)
+      pack_row<W, kPairs>(src + krow(k0 + j) + r0, src + krow(k0 + j + kPer - 1) + r0, table, panel, true);
+    if (j + kPer == k) {
+      pack_row<W, kPairs>(src + krow(k0 + j) + r0, src + krow(k0 + j + kPer - 1) + r0, table, panel, false);
+      return;
     }
+  }
+  T copy[2][kWide] = {};  // partial rows are copied; zeros stand for the missing half of a last pair
+  for (; j < k; j += kPer, panel += W) {
+    memcpy(copy[0], src + krow(k0 + j) + r0, rows * sizeof(T));
+    if (kPairs && j + 1 < k) memcpy(copy[1], src + krow(k0 + j + 1) + r0, rows * sizeof(T));
+    else memset(copy[1], 0, sizeof copy[1]);
+    pack_row<W, kPairs>((const T *)copy[0], (const T *)copy[1], table, panel, false);
   }
 }
 
@@ -287,17 +295,22 @@ template <bool kPairs> TE_INLINE nf multiply_add(nu a, nu b, nf c) {
   return n_fma((nf)a, (nf)b, c);
 }
 
-// C[kRows, kNR] (+)= A B over kw words of k; word (i, k) of A is a[i * row_step + k * k_step].
-template <bool kPairs, int kRows>
-TE_INLINE void micro_kernel(const word *a, int64_t row_step, int64_t k_step, const word *b, int64_t kw, float *c, int64_t ldc, bool add) {
+// C[kRows, kNR] (+)= A B over kw words of k; word (i, k) of A is a[i * row_step + k * k_step]. kAhead: a cache line every
+// kAheadSteps steps, from `ahead` on, is fetched into the second-level cache: what the caller needs next.
+constexpr int kAheadSteps = kNative == 16 ? 1 : 2;  // steps of k a cache line
+template <bool kPairs, int kRows, bool kAhead>
+TE_INLINE void micro_kernel(const word *a, int64_t row_step, int64_t k_step, const word *b, int64_t kw, float *c, int64_t ldc, bool add,
+                            const word *ahead) {
   constexpr int kVecs = kNR / kNative;
   nf acc[kRows][kVecs];
 #pragma GCC unroll 16
-  for (int i = 0; i < kRows; i++)
+  for (int i = 0; i < kRows; i++) {
+    __builtin_prefetch(c + i * ldc, 1);
 #pragma GCC unroll 4
     for (int v = 0; v < kVecs; v++) acc[i][v] = nf{};
-#pragma GCC unroll 2
-  for (int64_t k = 0; k < kw; k++) {
+  }
+  int64_t k = 0;
+  const auto step = [&]() __attribute__((always_inline)) {
     nu bv[kVecs];
 #pragma GCC unroll 4
     for (int v = 0; v < kVecs; v++) bv[v] = load_words(b + v * kNative);
@@ -309,7 +322,17 @@ TE_INLINE void micro_kernel(const word *a, int64_t row_step, int64_t k_step, con
     }
     a += k_step;
     b += kNR;
+  };
+  for (; k + 2 <= kw; k += 2) {
+    if constexpr (kAhead) {
+      __builtin_prefetch(ahead, 0, 2);
+      if (kAheadSteps == 1) __builtin_prefetch(ahead + 16, 0, 2);
+      ahead += 32 / kAheadSteps;
+    }
+    step();
+    step();
   }
+  if (k < kw) step();
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; i++)
 #pragma GCC unroll 4
@@ -321,12 +344,22 @@ TE_INLINE void micro_kernel(const word *a, int64_t row_step, int64_t k_step, con
 
 #define TE_ROW_CASES(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14)
 
-// A from a panel of width kMR; rows in [1, kMR].
+// A from a panel of width kMR; rows in [1, kMR]. The second form fetches kw / kAheadSteps cache lines from `ahead` meanwhile.
 template <bool kPairs>
 __attribute__((noinline)) void multiply(int rows, const word *a, const word *b, int64_t kw, float *c, int64_t ldc, bool add) {
   switch (rows) {
 #define TE_CASE(n) \
-  case n: if constexpr (n <= kMR) micro_kernel<kPairs, n>(a, 1, kMR, b, kw, c, ldc, add); break;
+  case n: if constexpr (n <= kMR) micro_kernel<kPairs, n, false>(a, 1, kMR, b, kw, c, ldc, add, nullptr); break;
+    TE_ROW_CASES(TE_CASE)
+#undef TE_CASE
+  }
+}
+
+template <bool kPairs>
+__attribute__((noinline)) void multiply(int rows, const word *a, const word *b, int64_t kw, float *c, int64_t ldc, bool add, const word *ahead) {
+  switch (rows) {
+#define TE_CASE(n) \
+  case n: if constexpr (n <= kMR) micro_kernel<kPairs, n, (n == kMR)>(a, 1, kMR, b, kw, c, ldc, add, ahead); break;
     TE_ROW_CASES(TE_CASE)
 #undef TE_CASE
   }
@@ -337,7 +370,7 @@ template <bool kPairs>
 __attribute__((noinline)) void multiply_rows(int rows, const word *a, int64_t lda, const word *b, int64_t kw, float *c, int64_t ldc, bool add) {
   switch (rows) {
 #define TE_CASE(n) \
-  case n: if constexpr (n <= kMR) micro_kernel<kPairs, n>(a, lda, 1, b, kw, c, ldc, add); break;
+  case n: if constexpr (n <= kMR) micro_kernel<kPairs, n, false>(a, lda, 1, b, kw, c, ldc, add, nullptr); break;
     TE_ROW_CASES(TE_CASE)
 #undef TE_CASE
   }

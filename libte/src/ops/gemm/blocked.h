@@ -95,8 +95,8 @@ template <bool kPairs> struct Blocked {
   }
 
   bool run_tile(int64_t tile_m, int64_t im, int64_t tile_n, int64_t in, int64_t mt, int64_t k0, int64_t k1) {
-    const int64_t m = tile_m * t.tm, n = tile_n * t.tn, ld = t.tn + 16;  // + 16: rows a power of two apart would share cache sets
-    const int64_t rows = a.n - m < t.tm ? a.n - m : t.tm, columns = b.n - n < t.tn ? b.n - n : t.tn;
+    const int64_t m = tile_m * t.tm, n0 = tile_n * t.tn, ld = t.tn + 16;  // + 16: rows a power of two apart would share cache sets
+    const int64_t rows = a.n - m < t.tm ? a.n - m : t.tm, columns = b.n - n0 < t.tn ? b.n - n0 : t.tn;
     float *acc = sums ? sums + (in * mt + im) * t.tm * ld : (float *)scratch(2, size_t(t.tm * ld * 4));
     word *own_a = pa ? nullptr : (word *)scratch(3, size_t(a_words() * 4)), *own_b = pb ? nullptr : (word *)scratch(4, size_t(b_words() * 4));
     if (!acc || (!pa && !own_a) || (!pb && !own_b)) return false;
@@ -108,11 +108,24 @@ template <bool kPairs> struct Blocked {
       const word *bp = own_b ? own_b : pb + (in * (k1 - k0) + kb - k0) * b_words();
       int64_t first;
       const int64_t kw = words<kPairs>(elements(kb, &first));
-      for (int64_t j = 0; j < columns; j += kNR)
-        for (int64_t i = 0; i < rows; i += kMR)
-          multiply<kPairs>(int(rows - i < kMR ? rows - i : kMR), ap + i * kw, bp + j * kw, kw, acc + i * ld + j, ld, kb > 0);
+      // Packed memory lies in the order of use: the first calls of a panel of B fetch the next panel, those of the last panel go on
+      // to the next block of A.
+      const int64_t line_words = kw / kAheadSteps * 16;
+      for (int64_t j = 0; j < columns; j += kNR) {
+        const word *panel = bp + j * kw, *ahead = panel + kNR * kw, *end = ahead + kNR * kw, *after = ap + a_words();
+        for (int64_t i = 0; i < rows; i += kMR) {
+          if (ahead >= end) {
+            ahead = j + kNR < columns ? end - line_words : after;
+            after += line_words;
+          }
+          const int n = int(rows - i < kMR ? rows - i : kMR);
+          if (kb + 1 == t.kb) e.expect(m + i, n, n0 + j, kNR);
+          multiply<kPairs>(n, ap + i * kw, panel, kw, acc + i * ld + j, ld, kb > 0, ahead);
+          ahead += line_words;
+        }
+      }
     }
-    if (k1 == t.kb) e.apply(m, rows, n, columns, acc, ld, tile_m);
+    if (k1 == t.kb) e.apply(m, rows, n0, columns, acc, ld, tile_m);
     return true;
   }
 

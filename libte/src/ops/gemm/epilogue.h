@@ -71,6 +71,15 @@ struct Epilogue {
     return sums != nullptr;
   }
 
+  // Fetches the lines of D that will be written soon.
+  TE_INLINE void expect(int64_t m0, int rows, int64_t n0, int columns) const {
+    if (!out.data || !out.index.uniform) return;
+    for (int i = 0; i < rows; i++) {
+      const char *p = out.data + ((m0 + i) * out.index.stride + n0) * out.bytes;
+      for (int j = 0; j < columns * out.bytes; j += 64) __builtin_prefetch(p + j, 1, 2);
+    }
+  }
+
   // acc[rows, ld] holds A B for rows from m0 and columns from n0; columns <= kMaxColumns, ld >= columns rounded up to 16.
   void apply(int64_t m0, int64_t rows, int64_t n0, int64_t columns, float *acc, int64_t ld, int64_t row_tile) {
     Block block = out.begin(m0, rows, n0, columns);

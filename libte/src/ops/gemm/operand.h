@@ -43,13 +43,19 @@ template <bool kPairs, class F> TE_INLINE void visit_operand(DType t, F &&f) {
 
 // Packs rows [r0, r0 + rows) by k [k0, k0 + k) into consecutive panels of width W.
 template <int W, bool kPairs> static void pack(const Operand &o, int64_t r0, int64_t rows, int64_t k0, int64_t k, word *out) {
+  // Strided k goes in blocks of a few rows of memory, so that a cache line is read once for the panels that share it.
+  constexpr int64_t kBlock = kPairs ? 16 : 8, kPer = kPairs ? 2 : 1;
+  const int64_t step = W * words<kPairs>(k);
   visit_operand<kPairs>(o.dtype, [&](auto t) {
     const auto *src = (const decltype(t) *)o.data;
-    const int64_t step = W * words<kPairs>(k);
-    for (int64_t r = 0; r < rows; r += W, out += step) {
-      const int n = int(rows - r < W ? rows - r : W);
-      if (o.k_unit) pack_k_unit<W, kPairs>(src, o.index, r0 + r, n, k0, k, out);
-      else pack_k_strided<W, kPairs>(src, o.index, r0 + r, n, o.n - r0 - r, k0, k, out);
+    for (int64_t j = 0; j < k; j += o.k_unit ? k : kBlock) {
+      const int64_t left = o.k_unit || k - j < kBlock ? k - j : kBlock;
+      word *panel = out + j / kPer * W;
+      for (int64_t r = 0; r < rows; r += W, panel += step) {
+        const int n = int(rows - r < W ? rows - r : W);
+        if (o.k_unit) pack_k_unit<W, kPairs>(src, o.index, r0 + r, n, k0, k, panel);
+        else pack_k_strided<W, kPairs>(src, o.index, r0 + r, n, o.n - r0 - r, k0 + j, left, j + left < k, panel);
+      }
     }
   });
 }
