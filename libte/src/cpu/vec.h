@@ -3,10 +3,10 @@
 // trees do not depend on the level; only fma() does (it rounds twice on `base`). Included once a level, inside files compiled with
 // TE_CPU_ISA; everything is in an anonymous namespace (see isa.h).
 #pragma once
-#include <immintrin.h>
 #include <string.h>
 
 #include "core/tensor.h"
+#include "cpu/intrinsics.h"
 #include "cpu/isa.h"
 #include "cpu/pool.h"
 
@@ -112,11 +112,16 @@ TE_INLINE vf amax(vf acc, vf x) { return max(abs(x), acc); }
 
 // Fixed trees: lane i with lane i + 8, then 4, 2, 1.
 TE_INLINE float reduce_add(vf a) {
-  alignas(64) float t[16];
-  memcpy(t, &a, 64);
-  for (int w = 8; w; w >>= 1)
-    for (int i = 0; i < w; i++) t[i] += t[i + w];
-  return t[0];
+#if defined(__AVX512F__)
+  const __m256 e = _mm512_castps512_ps256(a.v[0]) + _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a.v[0]), 1));
+  __m128 q = _mm256_castps256_ps128(e) + _mm256_extractf128_ps(e, 1);
+#elif defined(__AVX2__)
+  const __m256 e = a.v[0] + a.v[1];
+  __m128 q = _mm256_castps256_ps128(e) + _mm256_extractf128_ps(e, 1);
+#else
+  __m128 q = (a.v[0] + a.v[2]) + (a.v[1] + a.v[3]);
+#endif
+  return (q[0] + q[2]) + (q[1] + q[3]);
 }
 TE_INLINE float reduce_max(vf a) {  // NaN lanes are ignored
   alignas(64) float t[16];
