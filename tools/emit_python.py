@@ -105,7 +105,8 @@ def schema_source(schema: S.Schema) -> str:
     constants = {c.name: c.value for c in schema.constants}
     version = tuple(constants[f"NVTE_VERSION_{p}"] for p in ("MAJOR", "MINOR", "PATCH"))
     lines = [f'"""{NOTE}"""', "", "from libte.schema import Field, Op, Scalar", "", f"VERSION = {version}", f"DTYPES = {S.DTYPES}",
-             f"CONSTANTS = {constants!r}", "", "OPS = {"]
+             f"CONSTANTS = {constants!r}",
+             f"FLAGS = {sorted(c.name for c in schema.constants if not c.enum)!r}  # that are bits, not enumerators", "", "OPS = {"]
     for op in schema.ops:
         lines.append(f"    {op.name!r}: Op({op.name!r}, (")
         for f in tensors(op):

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import errors
-from ._generated._schema import CONSTANTS, OPS
+from ._generated._schema import CONSTANTS, FLAGS, OPS
 from ._load import ffi, lib
 from .schema import PARTS, Field, Op, Scalar
 
@@ -221,7 +221,10 @@ def _attempt(f: Frame, e: Any) -> int:
 
 
 def infer(f: Frame) -> None:
-    check(lib.nvte_infer(f.op.name.encode(), f.void))
+    status = lib.nvte_infer(f.op.name.encode(), f.void)
+    if status:  # the caller asked for the operator, not for nvte_infer
+        message = ffi.string(lib.nvte_last_error()).decode(errors="replace")
+        raise errors.error(status, message.replace(f"nvte_infer: {f.op.name}:", f"nvte_{f.op.name}:", 1))
 
 
 def explain(f: Frame, implementation: str | None = None) -> str:
@@ -242,14 +245,13 @@ def number(op: Op, s: Scalar, value: Any) -> Any:
     if isinstance(value, str):
         value = (value,)
     if isinstance(value, (tuple, list)):
-        families = re.findall(r"NVTE_\w+?_(?=\*)|NVTE_[A-Z]+_", s.help) or [f"NVTE_{op.name.upper()}_"]
+        families = re.findall(r"NVTE_[A-Z_]+_(?=\*)|NVTE_[A-Z]+_", s.help) or [f"NVTE_{op.name.upper()}_"]
+        known = {c[len(p):].lower(): v for p in families for c, v in CONSTANTS.items() if c.startswith(p) and (c in FLAGS) == (s.kind == "u32")}
         total = 0
         for word in value:
-            hit = next((CONSTANTS[p + word.upper()] for p in families if p + word.upper() in CONSTANTS), None)
-            if hit is None:
-                known = sorted(c[len(p):].lower() for p in families for c in CONSTANTS if c.startswith(p))
-                raise errors.InvalidArgumentError(f"{op.name}: {s.name} takes {', '.join(known)}, got {word!r}")
-            total |= hit
+            if word not in known:
+                raise errors.InvalidArgumentError(f"nvte_{op.name}: {s.name} takes {', '.join(known) or 'no names'}, got {word!r}")
+            total |= known[word]
         return total
     return value
 
@@ -270,5 +272,5 @@ def set_scalars(f: Frame, values: tuple[Any, ...], counts: frozenset[str]) -> No
             else:
                 setattr(f.args, s.name, value)
         except (TypeError, OverflowError) as e:
-            raise errors.InvalidArgumentError(f"{f.op.name}: {s.name} must fit {s.kind}, got {value!r}") from e
+            raise errors.InvalidArgumentError(f"nvte_{f.op.name}: {s.name} must fit {s.kind}, got {value!r}") from e
     f.scalars = values
