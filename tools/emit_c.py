@@ -277,7 +277,8 @@ def ops_md(schema: S.Schema, ops: list[S.Op]) -> str:
 
 
 def emit(schema: S.Schema, ops: list[S.Op], out: Path, write) -> None:
+    """ops: those that are built; the initialisers and the reference hold all."""
     write(out / "op_table.cpp", op_table(ops))
     write(out / "doors.cpp", doors(ops))
-    write(out / "include" / "libte" / "init.h", init_h(ops))
-    write(out / "docs" / "ops.md", ops_md(schema, ops))
+    write(out / "include" / "libte" / "init.h", init_h(schema.ops))
+    write(out / "docs" / "ops.md", ops_md(schema, schema.ops))

@@ -134,8 +134,8 @@ def exported_symbols(t: Tree) -> Iterator[str]:
 
 @law("2-golden")
 def golden_only_grows(t: Tree) -> Iterator[str]:
-    """The committed ABI list (tests/cpp/abi/golden.txt) never loses a line against the last tag."""
-    golden = "tests/cpp/abi/golden.txt"
+    """The committed ABI list (tests/abi/golden.txt) never loses a line against the last tag."""
+    golden = "tests/abi/golden.txt"
     if not (t.root / golden).exists():
         return
     tag = subprocess.run(["git", "describe", "--tags", "--abbrev=0"], cwd=t.root, capture_output=True, text=True)
