@@ -119,6 +119,14 @@ def from_dlpack(x: Any) -> np.ndarray:
     managed = ffi.cast(kind, _capi.PyCapsule_GetPointer(capsule, name))
     _capi.PyCapsule_SetName(capsule, _USED[name])  # ours from here on, whatever happens
     owner = ffi.gc(managed, lib.nvte_dlpack_release_versioned if versioned else lib.nvte_dlpack_release)
+    try:
+        return _view(managed, owner, versioned)
+    except BaseException:  # a traceback may keep the owner for long
+        ffi.release(owner)
+        raise
+
+
+def _view(managed: Any, owner: Any, versioned: bool) -> np.ndarray:
     t = Tensor()
     check = lib.nvte_tensor_from_dlpack_versioned if versioned else lib.nvte_tensor_from_dlpack
     _call.check(check(managed, t.c))
@@ -130,11 +138,12 @@ def from_dlpack(x: Any) -> np.ndarray:
         raise errors.InvalidArgumentError(f"DLPack dtype code {d.dtype.code}, {d.dtype.bits} bits, {d.dtype.lanes} lanes is none of libte's")
     shape = tuple(d.shape[i] for i in range(d.ndim))
     if 0 in shape or d.data == NULL:
+        ffi.release(owner)
         return np.empty(shape, NUMPY[dtype])
     size = NUMPY[dtype].itemsize
     strides = tuple(d.strides[i] * size for i in range(d.ndim)) if d.strides != NULL else None
     extent = size + sum((n - 1) * s for n, s in zip(shape, strides)) if strides else size * int(np.prod(shape))
-    base = ffi.gc(ffi.cast("char *", d.data) + d.byte_offset, lambda _, owner=owner: ffi.release(owner))
+    base = ffi.gc(ffi.cast("char *", d.data) + d.byte_offset, lambda _: ffi.release(owner))
     array = np.ndarray(shape, NUMPY[dtype], ffi.buffer(base, extent), 0, strides)
     if t.c.flags & _call.READ_ONLY:
         array.flags.writeable = False
@@ -160,7 +169,7 @@ def _describe(op: Op, name: str, words: frozenset[str], t: Tensor, i: int, x: np
         if writes:
             raise errors.InvalidArgumentError(f"nvte_{op.name}: output {name} must be an aligned array with "
                                               f"{_layout(words)}, got strides {x.strides} for shape {x.shape}")
-        x = np.ascontiguousarray(x).reshape(x.shape)
+        x = np.array(x, order="C")
         keep.append(x)
         flags = x.flags
     if writes and not flags.writeable:
