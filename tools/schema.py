@@ -457,8 +457,8 @@ class _Header:
         body = m["ebody"]
         for e in re.finditer(r"(\w+)\s*(?:=\s*([^,/\s]+))?\s*(?:/\*(.*?)\*/\s*)?(?:,|$)[ \t]*(?:/\*(.*?)\*/)?", body, re.S):
             if not e.group(1).startswith("NVTE_"):
-                raise SchemaError(f"{self.where(at + e.start())}: enumerator '{e.group(1)}' is not NVTE_*")
-            self.constant(e.group(1), e.group(2) or "", _clean(e.group(3) or e.group(4) or ""), at, True)
+                raise SchemaError(f"{self.where(m.start('ebody') + e.start())}: enumerator '{e.group(1)}' is not NVTE_*")
+            self.constant(e.group(1), e.group(2) or "", _clean(e.group(3) or e.group(4) or ""), m.start("ebody") + e.start(), True)
 
     def on_struct(self, m, at):
         name, help_ = m["sname"], self.take_doc()

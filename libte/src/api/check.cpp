@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "core/text.h"
+#include "scaling/scaling.h"
 
 namespace te {
 
@@ -114,13 +115,14 @@ bool Checker::memory(const nvte_field &f, const DLTensor &t, const char *part) {
   return true;
 }
 
-bool Checker::scale_part(const nvte_field &f, const DLTensor &t, const char *part, bool allowed, bool needed) {
+// One of scale_inv, columnwise_scale_inv, scale, amax: one element of `type`.
+bool Checker::scale_part(const nvte_field &f, const DLTensor &t, const char *part, DType type, bool needed) {
   if (!present(t)) {
     if (needed) refuse(f, "%s is missing (f32 [1]): scaling is NVTE_SCALING_TENSOR", part);
     return !needed;
   }
-  if (!allowed) return refuse(f, "%s must be absent: scaling is NVTE_SCALING_NONE", part), false;
-  if (dtype_of(t.dtype) != DType::f32) return refuse(f, "%s must be f32, got %s", part, dtype_name(t.dtype)), false;
+  if (type == DType::other) return refuse(f, "%s must be absent: scaling is NVTE_SCALING_NONE", part), false;
+  if (dtype_of(t.dtype) != type) return refuse(f, "%s must be f32, got %s", part, dtype_name(t.dtype)), false;
   if (t.ndim < 0 || t.ndim > NVTE_MAX_DIMS || (t.ndim && !t.shape) || numel(t) != 1) {
     TextOf<256> s;
     if (t.shape && t.ndim >= 0 && t.ndim <= NVTE_MAX_DIMS) s.shape(t);
@@ -130,13 +132,11 @@ bool Checker::scale_part(const nvte_field &f, const DLTensor &t, const char *par
 }
 
 bool Checker::scaling(const nvte_field &f, const nvte_tensor &t) {
-  const DType d = dtype_of(t.data.dtype);
-  const bool scaled = t.scaling == NVTE_SCALING_TENSOR;
-  if (t.scaling != NVTE_SCALING_NONE && !scaled)
-    return refuse(f, ".scaling must be NVTE_SCALING_NONE (0) or NVTE_SCALING_TENSOR (1), got %d", (int)t.scaling), false;
+  const Scaling *mode = find_scaling(t.scaling);
+  if (!mode) return refuse(f, ".scaling must be %s, got %d", scaling_choices(), (int)t.scaling), false;
   const bool writes = f.flags & NVTE_FIELD_OUT;
   if (!(f.flags & NVTE_FIELD_QUANTIZED)) {
-    if (scaled) return refuse(f, " takes plain numbers, its scaling must be NVTE_SCALING_NONE"), false;
+    if (mode->scaled()) return refuse(f, " takes plain numbers, its scaling must be NVTE_SCALING_NONE"), false;
     // Parts that would be left unwritten are refused; those of an input are not looked at.
     const struct { const DLTensor &part; const char *name; } parts[] = {
         {t.columnwise, ".columnwise"}, {t.scale_inv, ".scale_inv"}, {t.columnwise_scale_inv, ".columnwise_scale_inv"},
@@ -145,15 +145,16 @@ bool Checker::scaling(const nvte_field &f, const nvte_tensor &t) {
       if (writes && present(p.part)) return refuse(f, "%s must be absent: this operator does not write it", p.name), false;
     return true;
   }
-  if (is_fp8(d) && !scaled) return refuse(f, " is %s, its scaling must be NVTE_SCALING_TENSOR", dtype_name(t.data.dtype)), false;
-  if (!is_fp8(d) && scaled) return refuse(f, " is %s, its scaling must be NVTE_SCALING_NONE", dtype_name(t.data.dtype)), false;
+  const DType d = dtype_of(t.data.dtype);
+  if (!mode->takes(d))
+    return refuse(f, " is %s, its scaling must be %s", dtype_name(t.data.dtype), is_fp8(d) ? "NVTE_SCALING_TENSOR" : "NVTE_SCALING_NONE"), false;
   const bool row = present(t.data), column = present(t.columnwise), one = present(t.scale_inv) || present(t.columnwise_scale_inv);
-  if (!scale_part(f, t.scale_inv, ".scale_inv", scaled, scaled && ((row && numel(t.data) > 0) || (column && !one)))) return false;
-  if (!scale_part(f, t.columnwise_scale_inv, ".columnwise_scale_inv", scaled, false)) return false;
-  if (!scale_part(f, t.scale, ".scale", scaled || !writes, false)) return false;
-  if (!scale_part(f, t.amax, ".amax", true, false)) return false;
+  const bool needed = mode->scaled() && ((row && numel(t.data) > 0) || (column && !one));
+  if (!scale_part(f, t.scale_inv, ".scale_inv", mode->scale, needed)) return false;
+  if (!scale_part(f, t.columnwise_scale_inv, ".columnwise_scale_inv", mode->scale, false)) return false;
+  if (!scale_part(f, t.scale, ".scale", writes ? mode->scale : DType::f32, false)) return false;
+  if (!scale_part(f, t.amax, ".amax", DType::f32, false)) return false;
   if (!column) return true;
-  // The transpose of the flat [M, K] view.
   const DLTensor &c = t.columnwise;
   if (c.dtype.code != t.data.dtype.code || c.dtype.bits != t.data.dtype.bits || c.dtype.lanes != t.data.dtype.lanes) {
     char of[64];
@@ -161,10 +162,11 @@ bool Checker::scaling(const nvte_field &f, const nvte_tensor &t) {
     return refuse(f, ".columnwise must have the dtype of data, %s, got %s", of, dtype_name(c.dtype)), false;
   }
   if (!layout(f, c, ".columnwise", f.flags)) return false;
-  const int64_t k = columns(t.data), m = rows(t.data);
-  if (c.ndim != 2 || c.shape[0] != k || c.shape[1] != m) {
+  int64_t want[2];
+  mode->columnwise(rows(t.data), columns(t.data), want);
+  if (c.ndim != 2 || c.shape[0] != want[0] || c.shape[1] != want[1]) {
     TextOf<256> s;
-    return refuse(f, ".columnwise must be [K, M] = [%lld, %lld], got %s", (long long)k, (long long)m, s.shape(c).c_str()), false;
+    return refuse(f, ".columnwise must be [K, M] = [%lld, %lld], got %s", (long long)want[0], (long long)want[1], s.shape(c).c_str()), false;
   }
   return memory(f, c, ".columnwise");
 }
@@ -327,8 +329,9 @@ nvte_status finish_infer(const nvte_field &f, nvte_tensor *t) {
   const DLTensor &d = t->data;
   if (t->columnwise.shape) {
     DLTensor &c = t->columnwise;
-    c.shape[0] = columns(d);
-    c.shape[1] = rows(d);
+    const Scaling *mode = find_scaling(t->scaling);
+    if (!mode) return fail(NVTE_ERR_INVALID_ARGUMENT, "%s.scaling must be %s, got %d", f.name, scaling_choices(), (int)t->scaling);
+    mode->columnwise(rows(d), columns(d), c.shape);
     c.ndim = 2;
     c.dtype = d.dtype;
     c.strides = nullptr;

@@ -73,7 +73,7 @@ class Checker {
  private:
   [[gnu::format(printf, 3, 4)]] void refuse(const nvte_field &f, const char *format, ...);
   bool layout(const nvte_field &f, const DLTensor &t, const char *part, uint32_t words);
-  bool scale_part(const nvte_field &f, const DLTensor &t, const char *part, bool allowed, bool needed);
+  bool scale_part(const nvte_field &f, const DLTensor &t, const char *part, DType type, bool needed);
   bool scaling(const nvte_field &f, const nvte_tensor &t);
   bool memory(const nvte_field &f, const DLTensor &t, const char *part);
 

@@ -179,10 +179,12 @@ NVTE_API nvte_status nvte_infer(const char *name, const void *args) {
       const nvte_field &f = op.info.fields[i];
       void *p;
       memcpy(&p, a + f.offset, sizeof p);
-      if (f.kind == NVTE_FIELD_TENSOR) te::finish_infer(f, static_cast<nvte_tensor *>(p));
+      nvte_status s = NVTE_OK;
+      if (f.kind == NVTE_FIELD_TENSOR) s = te::finish_infer(f, static_cast<nvte_tensor *>(p));
       size_t n = 0;
       if (f.kind == NVTE_FIELD_TENSOR_LIST) memcpy(&n, a + f.count, sizeof n);
-      for (size_t k = 0; p && k < n; k++) te::finish_infer(f, static_cast<nvte_tensor *const *>(p)[k]);
+      for (size_t k = 0; p && k < n && s == NVTE_OK; k++) s = te::finish_infer(f, static_cast<nvte_tensor *const *>(p)[k]);
+      if (s != NVTE_OK) return te::prefix_error(name), s;
     }
     call.admitted.write_back();
     return NVTE_OK;
