@@ -1,11 +1,5 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Every benchmark of bench/, one after the other.
+# Measures libte against its rivals and prints the table: `make bench`, or scripts/bench.sh --rows 'gemm|rope' --rounds 5.
 . "$(dirname "$0")/env.sh"
-shopt -s nullglob
-files=(bench/bench_*.py)
-[ ${#files[@]} -gt 0 ] || die "bench/ has no bench_*.py"
-for f in "${files[@]}"; do
-  say "$f"
-  "$PY" "$f"
-done
+exec "$PY" bench/run.py "$@"

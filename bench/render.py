@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/benchmarks.md from the committed raw samples: python bench/render.py [--check]."""
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import sys
+from pathlib import Path
+from typing import Any, Optional
+
+HERE = Path(__file__).resolve().parent
+TARGET = HERE.parent / "docs" / "benchmarks.md"
+
+HEAD = """# Benchmarks
+
+Rendered by `bench/render.py` from the raw samples in `bench/samples/`; `make bench` measures anew and prints the same table.
+
+* All sides of a row run in turn in one process (A, B, A, B, ...); a figure is the median of its rounds; **ratio = rival's time / ours**,
+  so above 1 libte is faster.
+* In every round two ceilings are timed too: multiply-adds on registers, and a copy with non-temporal stores. A round in which the former is
+  below 90 % of its best is discarded (other programs had the cores) but stays in the samples.
+* *preallocated*: outputs are given (`out=` where torch has it) and malloc keeps large blocks, for both sides. *default*: both sides allocate
+  their outputs at every call, as a program does; glibc then maps and unmaps blocks of 32 MiB and up, and both pay the page faults.
+* *must* is the gate, *aim* what the machine could give. A missed gate has its reason below the table.
+"""
+
+
+def median(record: dict[str, Any], side: str) -> float:
+    values = [r[side] for r in record.get("rounds", []) if side in r]
+    return statistics.median(values) if values else math.nan
+
+
+def number(x: float, digits: int = 2) -> str:
+    return "–" if math.isnan(x) else f"{x:.{digits}f}"
+
+
+def time_of(seconds: float) -> str:
+    if math.isnan(seconds):
+        return "–"
+    return f"{seconds * 1e6:.2f} us" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"
+
+
+def speed(record: dict[str, Any]) -> str:
+    ours = median(record, "ours")
+    if record["flops"]:
+        rate = record["flops"] / ours
+        return f"{rate * 1e-9:.0f} GF/s"
+    if record["bytes"]:
+        rate = record["bytes"] / ours
+        return f"{rate * 1e-9:.1f} GB/s, {rate / median(record, 'copy') * 100:.0f} % of copy"
+    return ""
+
+
+def gates(record: dict[str, Any]) -> list[tuple[str, str, bool]]:
+    """(must, measured, met) of each gate."""
+    ours = median(record, "ours")
+    found = []
+    for side, least in record["must"].items():
+        ratio = median(record, side) / ours
+        if not math.isnan(ratio):
+            found.append((f"{side} {least:g}", f"{ratio:.2f}", ratio >= least))
+    if record["must_us"]:
+        found.append((f"{record['must_us']:g} us", f"{ours * 1e6:.2f} us", ours * 1e6 <= record["must_us"]))
+    if record["must_roof"]:
+        share = record["bytes"] / ours / median(record, "copy")
+        found.append((f"{record['must_roof'] * 100:.0f} % of copy", f"{share * 100:.0f} %", share >= record["must_roof"]))
+    return found
+
+
+def ratios(record: Optional[dict[str, Any]]) -> str:
+    if record is None or not record.get("rounds"):
+        return "–"
+    ours = median(record, "ours")
+    sides = [s for s in record["rounds"][0] if s not in ("ours", "copy", "fma")]
+    return ", ".join(f"{number(median(record, s) / ours)}" + ("" if s == "rival" else f" ({s})") for s in sides)
+
+
+def row_line(record: dict[str, Any], default: Optional[dict[str, Any]]) -> str:
+    name = f"{record['what']}, {record['shape']}"
+    if "error" in record:
+        return f"| {name} | {record['rival']} | error: {record['error']} | | | | | | | |"
+    found = gates(record) + (gates(default) if default and "error" not in default else [])
+    must = "; ".join(g[0] for g in gates(record)) + ("; default " + "; ".join(g[0] for g in gates(default)) if default and "error" not in default and gates(default) else "")
+    aim = "; ".join(f"{k} {v:g}" for k, v in record["aim"].items()) + (f"{record['aim_us']:g} us" if record["aim_us"] else "")
+    verdict = "" if not found else "met" if all(g[2] for g in found) else "**missed**"
+    return (f"| {name} | {record['rival']} | {time_of(median(record, 'ours'))} | {time_of(median(record, 'rival'))} | {ratios(record)} | {ratios(default)} | {must} | {aim} | "
+            f"{verdict} | {speed(record)} |")
+
+
+def table(sample: dict[str, Any]) -> str:
+    passes = {p["pass"]: p for p in sample["passes"]}
+    first = passes.get("preallocated") or next(iter(passes.values()), None)
+    if first is None:
+        return "no rows"
+    default = {r["id"]: r for r in passes.get("default", {}).get("rows", [])} if first["pass"] == "preallocated" else {}
+    lines = ["| operation | rival | ours | rival | ratio, preallocated | ratio, default | must | aim | gate | ours, rate |", "|---|---|---|---|---|---|---|---|---|---|"]
+    return "\n".join(lines + [row_line(r, default.get(r["id"])) for r in first["rows"]])
+
+
+def missed(sample: dict[str, Any]) -> list[str]:
+    return [f"{r['id']}" for p in sample["passes"] for r in p["rows"] if "error" not in r and any(not g[2] for g in gates(r))]
+
+
+def section(name: str, sample: dict[str, Any], reasons: dict[str, dict[str, str]]) -> str:
+    first = sample["passes"][0]
+    cpu, settings = first["machine"]["cpu"], first["rival"]
+    kept = sum(len(r.get("rounds", [])) for p in sample["passes"] for r in p["rows"])
+    gone = sum(len(r.get("discarded", [])) for p in sample["passes"] for r in p["rows"])
+    copies = [x["copy"] for p in sample["passes"] for r in p["rows"] for x in r.get("rounds", [])]
+    fma = max((r.get("fma_best", 0) for p in sample["passes"] for r in p["rows"]), default=0)
+    text = [f"## {cpu.get('Model name', '?')}, {settings['threads']} threads, {sample['date'][:10]}", "",
+            f"Samples: `bench/samples/{name}`. {', '.join(f'{k} {v}' for k, v in first['versions'].items())}. Kernel {first['machine']['kernel']}, {first['machine']['libc']}, "
+            f"{', '.join(first['machine']['isa'])}; L3 {cpu.get('L3 cache', '?')}. Environment: {', '.join(f'{k}={v}' for k, v in settings['environment'].items())}; "
+            f"torch {settings['threads']} threads, float32 matmul precision {settings['float32_matmul_precision']}, {settings['compile']}.",
+            f"Ceilings: {fma * 1e-9:.0f} GF/s multiply-add (f32), copy {min(copies, default=0) * 1e-9:.0f} to {max(copies, default=0) * 1e-9:.0f} GB/s, median "
+            f"{statistics.median(copies) * 1e-9 if copies else 0:.0f}. {kept} rounds kept, {gone} discarded. Load before and after: "
+            f"{first['load_before'][0]:.1f}, {sample['passes'][-1]['load_after'][0]:.1f}.", "", table(sample), ""]
+    late = list(dict.fromkeys(missed(sample)))
+    if late:
+        text += ["Missed gates:", ""] + [f"* `{i}`: {reasons.get(name, {}).get(i, 'NO REASON GIVEN YET')}" for i in late] + [""]
+    return "\n".join(text)
+
+
+def document() -> str:
+    path = HERE / "reasons.json"
+    reasons = json.loads(path.read_text()) if path.exists() else {}
+    files = sorted((HERE / "samples").glob("*.json"), reverse=True)
+    return "\n".join([HEAD, *(section(f.name, json.loads(f.read_text()), reasons) for f in files)])
+
+
+if __name__ == "__main__":
+    text = document()
+    if "--check" in sys.argv:
+        sys.exit(0 if TARGET.exists() and TARGET.read_text() == text else f"{TARGET} is not what bench/render.py makes of bench/samples")
+    TARGET.parent.mkdir(exist_ok=True)
+    TARGET.write_text(text)

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a call costs on the host: tensors so small that the mathematics is nothing."""
+from __future__ import annotations
+
+import torch
+from measure import Row, Sides
+from te import bind
+
+SMALL = (16, 16)
+
+
+def shim() -> Row:
+    """Six tensors through the generated shim, all checks on."""
+
+    def make(allocate: bool) -> Sides:
+        x, gamma, beta = torch.randn(SMALL), torch.randn(SMALL[1]), torch.randn(SMALL[1])
+        y, mu, rstd, out = torch.empty(SMALL), torch.empty(SMALL[0]), torch.empty(SMALL[0]), torch.empty(SMALL)
+        ours = bind("layernorm_forward", x=x, gamma=gamma, beta=beta, y=y, mu=mu, rstd=rstd)
+        return Sides(ours, lambda: torch.add(x, x, out=out))
+
+    return Row("call.shim.6", "call from torch through the shim, 6 tensors (layer_norm 16x16)", "16x16", "torch.add(out=), 3 tensors", make, must_us=1.6, aim_us=1.2,
+               passes=("preallocated",))
+
+
+def linear(fp8: bool, backward: bool) -> Row:
+    """te.Linear against nn.Linear, 64 -> 64 on 32 rows, bf16 weights for nn.Linear's sake of comparison being the same f32."""
+
+    def make(allocate: bool) -> Sides:
+        import libte_torch as te
+
+        torch.manual_seed(0)
+        x = torch.randn(32, 64, requires_grad=backward)
+        mine, theirs = te.Linear(64, 64), torch.nn.Linear(64, 64)
+        recipe = te.DelayedScaling()
+        ones = torch.ones(32, 64)
+
+        def step(module: torch.nn.Module):  # type: ignore[no-untyped-def]
+            def run() -> None:
+                y = module(x)
+                if backward:
+                    y.backward(ones)
+
+            def inference() -> None:
+                with torch.no_grad():
+                    module(x)
+
+            return run if backward else inference
+
+        ours = step(mine)
+
+        def ours_fp8() -> None:
+            with te.fp8_autocast(enabled=True, fp8_recipe=recipe):
+                ours()
+
+        return Sides(ours_fp8 if fp8 else ours, step(theirs))
+
+    kind = ("fp8" if fp8 else "f32", "forward + backward" if backward else "forward")
+    return Row(f"call.linear.{kind[0]}.{'both' if backward else 'forward'}", f"te.Linear {kind[0]}, {kind[1]}, host cost", "32x64 -> 64", f"nn.Linear f32, {kind[1]}", make,
+               passes=("preallocated",))
+
+
+def rows() -> list[Row]:
+    return [shim()] + [linear(fp8, backward) for fp8 in (False, True) for backward in (False, True)]
