@@ -179,12 +179,12 @@ class Model(nn.Module):
 
     def __init__(self, device: torch.device, width: int = 128, layers: int = 2) -> None:
         super().__init__()
-        kw: dict[str, Any] = dict(params_dtype=DTYPE, device=device)
-        self.embedding = nn.Embedding(256, width, dtype=DTYPE, device=device)
+        kw: dict[str, Any] = dict(device=device)  # f32 parameters; activations are BF16 under torch.autocast
+        self.embedding = nn.Embedding(256, width, device=device)
         self.layers = nn.ModuleList(
             te.TransformerLayer(
                 width, 3 * width, 4, num_gqa_groups=2, hidden_dropout=0.0, attention_dropout=0.0, normalization="RMSNorm", activation="swiglu",
-                bias=False, self_attn_mask_type="causal", attn_input_format="bshd", layer_number=i + 1, **kw,
+                bias=False, fuse_qkv_params=True, self_attn_mask_type="causal", attn_input_format="bshd", layer_number=i + 1, **kw,
             )
             for i in range(layers)
         )
@@ -207,7 +207,7 @@ def train(device: torch.device, data: Tensor, recipe: Any, steps: int, label: st
     generator = torch.Generator().manual_seed(2)
     training, held_out = text.split(data)
     model = Model(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3, betas=(0.9, 0.95), weight_decay=0.01, foreach=False)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3, betas=(0.9, 0.95), weight_decay=0.01, fused=True)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: min(1.0, (i + 1) / 20) * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * i / steps))))
     losses: list[float] = []
     calls: dict[str, int] = {}
@@ -220,7 +220,7 @@ def train(device: torch.device, data: Tensor, recipe: Any, steps: int, label: st
     for step in bar:
         tokens, target = (t.to(device) for t in text.batch(training, 16, 128, generator))
         with libte.trace() if step == steps - 1 else nullcontext() as trace:
-            with precision():
+            with precision(), torch.autocast(device.type, dtype=DTYPE):
                 loss = te.cross_entropy(model(tokens), target)
             loss.backward()
         if trace is not None:
@@ -233,7 +233,7 @@ def train(device: torch.device, data: Tensor, recipe: Any, steps: int, label: st
         bar.set_postfix(loss=f"{losses[-1]:.3f}")
     seconds = time.perf_counter() - start
     generator.manual_seed(3)
-    with torch.no_grad(), precision():
+    with torch.no_grad(), precision(), torch.autocast(device.type, dtype=DTYPE):
         held = statistics.mean(
             te.cross_entropy(model(tokens.to(device)), target.to(device)).item()
             for tokens, target in (text.batch(held_out, 16, 128, generator) for _ in range(8))

@@ -17,35 +17,6 @@
 namespace te {
 namespace {
 
-// "x bf16[4, 16], y e4m3[4, 16]": the tensors of a call, for the trace.
-void describe(const Op &op, const unsigned char *args, Text *out) {
-  for (size_t i = 0; i < op.info.n_fields; i++) {
-    const nvte_field &f = op.info.fields[i];
-    const void *p;
-    memcpy(&p, args + f.offset, sizeof p);
-    if (f.kind == NVTE_FIELD_TENSOR && p) {
-      const auto &t = *static_cast<const nvte_tensor *>(p);
-      if (!present(t.data) && !present(t.columnwise)) continue;
-      out->add(" %s=%s", f.name, dtype_name(t.data.dtype)).shape(t.data);
-    } else if (f.kind == NVTE_FIELD_TENSOR_LIST && p) {
-      size_t n;
-      memcpy(&n, args + f.count, sizeof n);
-      out->add(" %s=list(%zu)", f.name, n);
-    }
-  }
-}
-
-void trace(const Op &op, Admitted &call, const Choice &choice, nvte_status status) {
-  TextOf<3072> line;
-  line.add("nvte_%s on %s:%d", op.info.name, device_name(call.exec()->device.device_type), (int)call.exec()->device.device_id);
-  // Shapes were checked if an implementation was asked.
-  if (choice.implementation || choice.refusals.length()) describe(op, static_cast<const unsigned char *>(call.args()), &line);
-  if (choice.implementation) line.add(" -> %s", choice.implementation->name);
-  if (choice.refusals.length()) line.add(" (refused: %s)", choice.refusals.c_str());
-  if (status != NVTE_OK) line.add(": %s: %s", nvte_status_name(status), last_error());
-  log_text(kLogTrace, line.c_str());
-}
-
 struct Call {
   const Op *op;
   Admitted admitted;
@@ -77,7 +48,7 @@ nvte_status door(size_t index, const nvte_exec *exec, const void *args) {
     Choice choice;
     platform::FixedFloat fixed;
     const nvte_status s = dispatch(op, call.exec(), call.args(), &choice);
-    if (config::tracing()) trace(op, call, choice, s);
+    if (config::tracing()) trace(op, call.exec(), call.args(), choice, s, false);
     return s;
   };
   const nvte_status status = caught(body);

@@ -36,7 +36,7 @@ extern const size_t kOpCount;
 // Finds an operator; nullptr if there is none.
 const Op *find_op(const char *name);
 
-// Calls another operator through the table, as a composite does: same checks, same choice, no second trace of the door.
+// Calls another operator through the table, as a composite does: same checks, same choice.
 nvte_status call_op(const char *name, const nvte_exec *exec, const void *args);
 
 }  // namespace te

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "core/config.h"
 #include "dispatch/registry.h"
 
 namespace te {
@@ -92,6 +93,7 @@ nvte_status call_op(const char *name, const nvte_exec *exec, const void *args) {
   if (!op) return fail(NVTE_ERR_NOT_FOUND, "no operator '%s'", name ? name : "(NULL)");
   Choice choice;
   const nvte_status s = dispatch(*op, exec, args, &choice);
+  if (config::tracing()) trace(*op, exec, args, choice, s, true);
   if (s != NVTE_OK) prefix_error(name);
   return s;
 }

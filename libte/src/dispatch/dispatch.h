@@ -22,5 +22,7 @@ nvte_status workspace_bytes(const Choice &choice, const nvte_exec *exec, const v
 nvte_status dispatch(const Op &op, const nvte_exec *exec, const void *args, Choice *choice);
 // The part of it that comes before the choice.
 nvte_status check(const Op &op, const nvte_exec *exec, const void *args);
+// Logs the call (LIBTE_TRACE=1). nested: made by a composite.
+void trace(const Op &op, const nvte_exec *exec, const void *args, const Choice &choice, nvte_status status, bool nested);
 
 }  // namespace te

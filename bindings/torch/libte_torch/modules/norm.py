@@ -38,9 +38,8 @@ class _Norm(nn.Module):
         if eps < 0:
             raise ValueError(f"{self.kind}: eps must be >= 0, got {eps}")
         make = dict(device=default_device(device), dtype=params_dtype or dtype or torch.get_default_dtype())
-        self.weight = nn.Parameter(torch.empty(self.normalized_shape, **make)) if elementwise_affine else None  # type: ignore[arg-type]
-        has_bias = elementwise_affine and self.kind == "LayerNorm"
-        self.bias = nn.Parameter(torch.empty(self.normalized_shape, **make)) if has_bias else None  # type: ignore[arg-type]
+        for name, there in (("weight", elementwise_affine), ("bias", elementwise_affine and self.kind == "LayerNorm")):
+            self.register_parameter(name, nn.Parameter(torch.empty(self.normalized_shape, **make)) if there else None)  # type: ignore[arg-type]
         self.reset_parameters()
 
     def reset_parameters(self, defer_init: bool = False) -> None:
