@@ -225,7 +225,10 @@ def numpy_function(op: S.Op) -> str:
         return "(" + "".join(f"{f.name}, " for f in fields).rstrip() + ")"
 
     def wrap(text: str, indent: str, more: str) -> str:
-        return "\n".join(textwrap.wrap(text, 130, initial_indent=indent, subsequent_indent=more, break_long_words=False, break_on_hyphens=False))
+        """Breaks at ", " only."""
+        kept = re.sub(r"(?<!,) ", "\0", text)
+        lines = textwrap.wrap(kept, 130, initial_indent=indent, subsequent_indent=more, break_long_words=False, break_on_hyphens=False)
+        return "\n".join(lines).replace("\0", " ")
 
     fields = "\n".join(f"    {f.name}: {f.dims_text + ' ' + '|'.join(f.dtypes) + '; ' if f.is_tensor else ''}{f.help}"
                        for f in [*inputs, *outputs, *numbers])
