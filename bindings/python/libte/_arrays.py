@@ -238,14 +238,13 @@ def _spec(value: Output) -> tuple[bool, str | None, Quantized | None]:
     if value is True:
         return True, None, None
     if isinstance(value, (str, type, np.dtype)):
-        name = dtype_name(value)
-        return True, name, Quantized(name) if name in _call.FP8 else None
+        return True, dtype_name(value), None
     return False, None, None
 
 
-def _make(t: Tensor, q: Quantized | None) -> Any:
+def _make(field: Field, t: Tensor, q: Quantized | None) -> Any:
     shape, dtype = t.answer(0)
-    if q is None and dtype not in _call.FP8:
+    if not field.quantized or (q is None and dtype not in _call.FP8):
         return np.empty(shape, NUMPY[dtype])
     q = q or Quantized(dtype)
     row, column = q.want
@@ -328,11 +327,11 @@ def call(name: str, inputs: Sequence[Any], outputs: Sequence[Any], scalars: tupl
             _call.infer(f)
             for field, t, q in pending:
                 if isinstance(t, list):
-                    results[field.name] = [_make(one, None) for one in t]
+                    results[field.name] = [_make(field, one, None) for one in t]
                     for one, made in zip(t, results[field.name]):
                         _fill(op, field, one, made, keep)
                 else:
-                    results[field.name] = made = _make(t, q)
+                    results[field.name] = made = _make(field, t, q)
                     _fill(op, field, t, made, keep)
         if mode.explain:
             return _call.explain(f, implementation)
