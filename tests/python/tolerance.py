@@ -59,3 +59,30 @@ def sqnr(want: np.ndarray, got: np.ndarray) -> float:
     """Signal-to-quantisation-noise ratio in dB."""
     want, got = want.astype(np.float64), got.astype(np.float64)
     return float(10 * np.log10((want**2).sum() / ((want - got) ** 2).sum()))
+
+
+# A whole module is a chain of roundings: the same factor over the naive chain, plus this many ulps of the largest expected value.
+CHAIN_ULPS = 4
+# Relative Frobenius distance that FP8 (E4M3 forward) may put between a module and its wide twin; one quantised product has about 0.04.
+FP8_DISTANCE = 0.12
+# X: what two FP8 runs that differ only in quantisation of a cached weight may differ by (bugs.md Q13).
+FP8_MAX_DIFFERENCE = 0.07
+
+
+def assert_like(actual: np.ndarray, want: np.ndarray, naive: np.ndarray, dtype: str, what: str = "", scale: float = 0.0) -> None:
+    """`actual` (in `dtype`) against `want` (double), allowed twice what a naive chain in the same dtype is off, plus CHAIN_ULPS ulps at
+    the largest expected value (or at `scale`, the size of what cancels in it)."""
+    assert actual.shape == want.shape, f"{what}: shape {actual.shape}, want {want.shape}"
+    if actual.size == 0:
+        return
+    mantissa, least = FORMATS[dtype]
+    top = max(float(np.abs(want).max()), scale, 2.0**least)
+    allowed = 2 * float(np.abs(naive.astype(np.float64) - want).max()) + CHAIN_ULPS * 2.0 ** (np.floor(np.log2(top)) - mantissa)
+    off = float(np.abs(actual.astype(np.float64) - want).max())
+    assert off <= allowed, f"{what}: off by {off:.3g}, allowed {allowed:.3g}"
+
+
+def distance(got: np.ndarray, want: np.ndarray) -> float:
+    """Relative Frobenius distance."""
+    got, want = got.astype(np.float64), want.astype(np.float64)
+    return float(np.linalg.norm(got - want) / max(np.linalg.norm(want), 1e-300))
