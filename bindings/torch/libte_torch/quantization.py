@@ -443,7 +443,9 @@ def _update_in_python(slots: list[Slots], amax: Optional[torch.Tensor], recipe: 
             new = recipe.scaling_factor_compute_algo(a, s.scale, fp8_max, recipe)
         else:
             ok = torch.isfinite(a) & (a > 0)
-            new = torch.where(ok, (fp8_max * 2.0**-recipe.margin / a).clamp(max=torch.finfo(torch.float32).max), s.scale)
+            # (a number divided by a tensor is a product with a reciprocal in torch, which rounds twice)
+            quotient = torch.full_like(a, fp8_max * 2.0**-recipe.margin) / a
+            new = torch.where(ok, quotient.clamp(max=torch.finfo(torch.float32).max), s.scale)
         rolled = torch.cat([torch.zeros_like(now)[None], seen[2:], now[None]]) if len(seen) > 1 else torch.zeros_like(seen)
         s.scale.copy_(torch.where(used, new, s.scale))
         s.history.copy_(torch.where(used, rolled, s.history))

@@ -2,7 +2,6 @@
 """What every module shares: devices, dtypes, parameters, FP8 state, refusals that name what is not built."""
 from __future__ import annotations
 
-import inspect
 from typing import Any, Callable, Optional, Union
 
 import torch
@@ -98,12 +97,11 @@ class TransformerEngineBaseModule(nn.Module):
         if chosen is not None and self.device_.type != "meta":
             recipe, preserve = chosen
             high = weight.detach().cpu().clone() if preserve else None
-            weight = quantize(weight, fp8_types(recipe, self.device_)[0])
-            weight._high_precision_init_val = high
-        parameter = nn.Parameter(weight)
+            parameter = nn.Parameter(quantize(weight, fp8_types(recipe, self.device_)[0]))
+            bind_init_value(parameter, high)
+        else:
+            parameter = nn.Parameter(weight)
         self.register_parameter(name, parameter)
-        if chosen is not None and self.device_.type != "meta":
-            bind_init_value(getattr(self, name))
 
     def make_vector(self, name: str, n: Optional[int], value: float = 0.0) -> None:
         vector = None if n is None else torch.full((n,), value, dtype=self.params_dtype, device=self.device_)
@@ -236,13 +234,9 @@ class TransformerEngineBaseModule(nn.Module):
 _keep_alive: dict[Any, Any] = {}  # keeps recipes whose id() is a key of _plans
 
 
-def bind_init_value(parameter: Any) -> None:
+def bind_init_value(parameter: Any, value: Optional[Tensor]) -> None:
     """Upstream's pair of methods on a parameter made with preserve_high_precision_init_val."""
-    value = getattr(parameter, "_high_precision_init_val", None)
     if value is not None:
+        parameter._high_precision_init_val = value
         parameter.get_high_precision_init_val = lambda: parameter._high_precision_init_val
         parameter.clear_high_precision_init_val = lambda: setattr(parameter, "_high_precision_init_val", None)
-
-
-def signature_defaults(function: Callable[..., Any]) -> dict[str, Any]:
-    return {n: p.default for n, p in inspect.signature(function).parameters.items() if p.default is not p.empty}
