@@ -317,7 +317,7 @@ std::string Call::check_untouched(bool outputs_too) const {
 Result Call::result() {
   Result r;
   for (Part &p : parts_) {
-    if (!p.buffer || !p.output) continue;
+    if (!p.buffer || !p.output || p.must_not_change) continue;  // an unwritten output (noop) holds the poison
     const size_t size = bytes_of(p.dtype);
     std::vector<uint8_t> &dense = r[p.name];
     dense.resize((size_t)count(p.shape) * size);
