@@ -227,11 +227,15 @@ class TransformerEngineBaseModule(nn.Module):
 
     @staticmethod
     def init_or_default(init: Optional[Callable[[Tensor], Any]]) -> Callable[[Tensor], Any]:
-        """Upstream's default: normal with standard deviation 0.023."""
-        return init if init is not None else lambda w: nn.init.normal_(w, 0.0, 0.023)
+        return init if init is not None else default_init
 
 
 _keep_alive: dict[Any, Any] = {}  # keeps recipes whose id() is a key of _plans
+
+
+def default_init(weight: Tensor) -> None:
+    """Upstream's: normal with standard deviation 0.023. A function with a name, so that modules pickle."""
+    nn.init.normal_(weight, 0.0, 0.023)
 
 
 def bind_init_value(parameter: Any, value: Optional[Tensor]) -> None:
