@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "harness/op_test.h"
@@ -8,6 +9,15 @@
 
 namespace te::test {
 namespace {
+
+constexpr float kScaleX = 32, kScaleW = 64;
+
+// The numbers that codes of v stand for.
+template <class T> std::vector<T> through(const std::vector<T> &v, DType type, float scale) {
+  std::vector<T> r(v.size());
+  for (size_t i = 0; i < v.size(); i++) r[i] = (T)decode(type, encode(type, (double)((float)v[i] * scale))) * (T)(1.0f / scale);
+  return r;
+}
 
 struct Forward {
   static constexpr const char *op = "norm_linear_forward", *cases = "norm_linear";
@@ -17,13 +27,25 @@ struct Forward {
     const int64_t n = c.i("n"), k = c.i("k");
     sx.push_back(k), sy.push_back(n);
     const DType type = c.dtype("dtype");
-    const bool rms = c.flag("rms");
-    p.in("x", sx, type);
-    if (c.i("gamma", 1)) p.in("gamma", {k}, type);
-    if (!rms && c.i("gamma", 1)) p.in("beta", {k}, type);
+    const bool rms = c.flag("rms"), codes = c.has("codes");
+    Arg &x = p.in("x", sx, type);
+    if (c.i("gamma", 1)) {
+      Arg &gamma = p.in("gamma", {k}, type);
+      if (codes) {  // mean 0, variance 1, no epsilon: the norm is gamma's values with a sign, which are codes; nothing is rounded
+        std::vector<double> v(x.values.size()), g((size_t)k);
+        for (size_t i = 0; i < v.size(); i++) v[i] = ((int64_t)i % k + (p.expand ? 0 : (int64_t)i / k)) % 2 ? -1 : 1;
+        for (size_t j = 0; j < g.size(); j++) g[j] = (double)(j % 7) * 0.25 - 0.5;
+        x.set(v), gamma.set(g);
+      }
+    }
+    if (!rms && c.i("gamma", 1)) p.in("beta", {k}, type, codes ? Fill::zero : Fill::normal);
     p.in("weight", {n, k}, type);
     if (c.has("bias")) p.in("bias", {n}, c.dtype("bias"));
-    p.out("normalized", sx, type).keep();
+    if (codes) {
+      p.out("x_quantized", sx, c.dtype("codes")).scaled(kScaleX).exact().columnwise().amax().keep();
+      p.out("weight_quantized", {n, k}, c.dtype("codes")).scaled(kScaleW).exact().columnwise().amax().keep();
+    }
+    if (!codes || c.flag("keep")) p.out("normalized", sx, type).keep();
     if (!rms) p.out("mu", tokens, DType::f32);
     p.out("rstd", tokens, DType::f32);
     p.out("y", sy, c.dtype("y", type));
@@ -36,7 +58,10 @@ struct Forward {
     const int64_t k = last(sx), m = count(leading(sx)), n = last(p.find("y")->shape);
     const DType type = p.find("x")->dtype;
     const T epsilon = (T)(float)p.scalar("epsilon"), one = p.scalar("norm_flags") != 0 ? 1 : 0;
-    std::vector<T> &normal = v.out("normalized"), &mu = v.out("mu", m), &rstd = v.out("rstd", m), &y = v.out("y");
+    const bool codes = p.has("x_quantized");
+    const std::vector<T> w = codes ? through(v["weight"], p.find("x_quantized")->dtype, kScaleW) : v["weight"];
+    if (codes) v.out("weight_quantized") = v["weight"];
+    std::vector<T> &normal = v.out("normalized", m * k), &mu = v.out("mu", m), &rstd = v.out("rstd", m), &y = v.out("y");
     for (int64_t i = 0; i < m; i++) {
       const T *x = v["x"].data() + i * k;
       T sum = 0, square = 0;
@@ -51,12 +76,15 @@ struct Forward {
         if (v.has("beta")) z += v["beta"][(size_t)j];
         normal[(size_t)(i * k + j)] = z;
       }
+      if (codes) {
+        std::copy_n(normal.begin() + i * k, k, v.out("x_quantized").begin() + i * k);
+      }
       // the GEMM reads what was stored; at 16 bits that rounding belongs to the formula
       for (int64_t o = 0; o < n; o++) {
         T s = 0;
         for (int64_t j = 0; j < k; j++) {
           const T z = normal[(size_t)(i * k + j)];
-          s += (type == DType::f32 ? z : (T)decode(type, encode(type, (double)z))) * v["weight"][(size_t)(o * k + j)];
+          s += (codes || type == DType::f32 ? z : (T)decode(type, encode(type, (double)z))) * w[(size_t)(o * k + j)];
         }
         y[(size_t)(i * n + o)] = s + (v.has("bias") ? v["bias"][(size_t)o] : 0);
       }
