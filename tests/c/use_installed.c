@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A C11 user of the installed library: RMSNorm, quantise, FP8 GEMM, errors, inference, explanation. Built against an install prefix
  * by installed.sh, once with CMake's package and once with pkg-config. */
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,8 +52,8 @@ int main(void) {
     double sum = 0;
     for (int k = 0; k < K; k++) sum += (double)x[i * K + k] * x[i * K + k];
     const double r = 1 / sqrt(sum / K + 1e-5);
-    CHECK(fabs(rstd[i] - r) < 1e-6 * r);
-    for (int k = 0; k < K; k++) CHECK(fabs(y[i * K + k] - x[i * K + k] * r) <= 1e-6 * fabs(x[i * K + k] * r));
+    CHECK(fabs(rstd[i] - r) < 8 * FLT_EPSILON * r);
+    for (int k = 0; k < K; k++) CHECK(fabs(y[i * K + k] - x[i * K + k] * r) <= 8 * FLT_EPSILON * fabs(x[i * K + k] * r));
   }
 
   /* codes of y and w, each with a scale from its amax */

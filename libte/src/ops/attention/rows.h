@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What happens to a row of a score tile: scale, bias, ALiBi and mask, the running softmax of forward and the gradient of backward.
 #pragma once
+#include "cpu/exp2.h"
 #include "cpu/philox.h"
 #include "ops/attention/problem.h"
 #include "ops/attention/tiles.h"
@@ -10,7 +11,7 @@ namespace {
 
 constexpr int kBlockRows = 96;   // a multiple of every kRows
 constexpr int kBlockKeys = 256;  // at most; a multiple of 16
-constexpr float kLog2e = 1.44269504f, kMinusInf = -__builtin_inff();
+constexpr float kMinusInf = -__builtin_inff();
 constexpr double kLn2 = 0.6931471805599453;
 
 // Flattened rows f = iq * heads + (head - head0) of one batch entry: all query heads of a key/value head (or one head) share its
@@ -88,44 +89,7 @@ inline int key_strips(const RowBlock &rb, int64_t k0, int n, Strip *out) {
   return count;
 }
 
-// 2^x for x <= 0 (or a little above): minimax polynomials on [-1/2, 1/2] (Remez), relative error 2e-9 or 3e-6 before rounding.
-// Exactly 0 below -126.5; NaN stays NaN. The magic number leaves n + 127 in the low bits of z, which is 2^n once shifted.
-template <int kDegree> TE_INLINE vf exp2_fast(vf x) {
-  const vf magic = set1(0x1.8p23f + 127.f), t = max(set1(-127.f), x), z = t + magic, f = t - (z - magic);
-  vf p;
-  if (kDegree == 6) {
-    p = fma(set1(1.534581242592868e-4f), f, set1(1.3399930903688073e-3f));
-    p = fma(p, f, set1(9.618489071726799e-3f));
-    p = fma(p, f, set1(5.550328642129898e-2f));
-    p = fma(p, f, set1(2.4022646248340607e-1f));
-    p = fma(p, f, set1(6.931471824645996e-1f));
-    p = fma(p, f, set1(1.f));
-  } else {
-    p = fma(set1(9.570102207362652e-3f), f, set1(5.591785907745361e-2f));
-    p = fma(p, f, set1(2.40247443318367e-1f));
-    p = fma(p, f, set1(6.931217908859253e-1f));
-    p = fma(p, f, set1(9.999992847442627e-1f));
-  }
-  return p * floats(shl<23>(bits(z)));
-}
 TE_INLINE float exp2_one(float x) { return exp2_fast<6>(set1(x)).v[0][0]; }
-
-// Largest lane, NaN ignored.
-TE_INLINE float highest(vf a) {
-#if defined(__AVX2__)
-#if defined(__AVX512F__)
-  const __m256 y = _mm256_max_ps(_mm512_castps512_ps256(a.v[0]), _mm512_extractf32x8_ps(a.v[0], 1));
-#else
-  const __m256 y = _mm256_max_ps(a.v[0], a.v[1]);
-#endif
-  __m128 x = _mm_max_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
-#else
-  __m128 x = _mm_max_ps(_mm_max_ps(a.v[0], a.v[1]), _mm_max_ps(a.v[2], a.v[3]));
-#endif
-  x = _mm_max_ps(x, _mm_movehl_ps(x, x));
-  x = _mm_max_ss(x, _mm_shuffle_ps(x, x, 1));
-  return _mm_cvtss_f32(x);
-}
 
 const int32_t kLane[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 // Lanes j .. j + 15 outside [lo, hi) become -inf.

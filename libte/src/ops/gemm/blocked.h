@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The general product. op(A) and op(B) are packed once, in parallel; then tiles of D are handed out, each running over the whole of
-// K with its f32 sums in the cache, and the epilogue follows at once. Every size below is a function of the shape alone, so
+// The general product. op(A) and op(B) are packed once, in parallel; then tiles of D are handed out, each running over the whole
+// of K with its f32 sums in the cache, and the epilogue follows at once. Every size below is a function of the shape alone, so
 // results do not depend on the number of threads.
 #pragma once
 #include "ops/gemm/epilogue.h"
@@ -95,10 +95,12 @@ template <bool kPairs> struct Blocked {
   }
 
   bool run_tile(int64_t tile_m, int64_t im, int64_t tile_n, int64_t in, int64_t mt, int64_t k0, int64_t k1) {
-    const int64_t m = tile_m * t.tm, n0 = tile_n * t.tn, ld = t.tn + 16;  // + 16: rows a power of two apart would share cache sets
+    const int64_t m = tile_m * t.tm, n0 = tile_n * t.tn;
+    const int64_t ld = t.tn + 16;  // rows a power of two apart would share cache sets
     const int64_t rows = a.n - m < t.tm ? a.n - m : t.tm, columns = b.n - n0 < t.tn ? b.n - n0 : t.tn;
     float *acc = sums ? sums + (in * mt + im) * t.tm * ld : (float *)scratch(2, size_t(t.tm * ld * 4));
-    word *own_a = pa ? nullptr : (word *)scratch(3, size_t(a_words() * 4)), *own_b = pb ? nullptr : (word *)scratch(4, size_t(b_words() * 4));
+    word *own_a = pa ? nullptr : (word *)scratch(3, size_t(a_words() * 4));
+    word *own_b = pb ? nullptr : (word *)scratch(4, size_t(b_words() * 4));
     if (!acc || (!pa && !own_a) || (!pb && !own_b)) return false;
     if (k1 == k0) memset(acc, 0, size_t(rows * ld * 4));
     for (int64_t kb = k0; kb < k1; kb++) {
@@ -108,8 +110,8 @@ template <bool kPairs> struct Blocked {
       const word *bp = own_b ? own_b : pb + (in * (k1 - k0) + kb - k0) * b_words();
       int64_t first;
       const int64_t kw = words<kPairs>(elements(kb, &first));
-      // Packed memory lies in the order of use: the first calls of a panel of B fetch the next panel, those of the last panel go on
-      // to the next block of A.
+      // Packed memory lies in the order of use: the first calls of a panel of B fetch the next panel, those of the last panel go
+      // on to the next block of A.
       const int64_t line_words = kw / kAheadSteps * 16;
       for (int64_t j = 0; j < columns; j += kNR) {
         const word *panel = bp + j * kw, *ahead = panel + kNR * kw, *end = ahead + kNR * kw, *after = ap + a_words();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The matrix product on the CPU. Levels base, avx2 and avx512 convert every dtype to f32 while packing; avx512bf16 multiplies bf16
-// and fp8 (every fp8 value is a bf16) in pairs by vdpbf16ps, which takes subnormal bf16 operands and subnormal f32 sums as 0. The
-// other levels keep subnormals. NVTE_GEMM_SPLIT_ACCUMULATOR changes nothing here: sums are always f32.
+// The matrix product on the CPU. Levels base, avx2 and avx512 convert every dtype to f32 while packing; avx512bf16 multiplies
+// bf16 and fp8 (every fp8 value is a bf16) in pairs by vdpbf16ps, which takes subnormal bf16 operands and subnormal f32 sums as
+// 0. The other levels keep subnormals. NVTE_GEMM_SPLIT_ACCUMULATOR changes nothing here: sums are always f32.
 #include "ops/gemm/blocked.h"
 #include "ops/gemm/skinny.h"
 
@@ -55,7 +55,9 @@ nvte_status gemm(const nvte_exec &, const nvte_gemm_args &args) {
   bool ok = true;
   if (e.dbias && !e.dgelu) ok = row_sums(a, *e.dbias);
   if (ok && a.n && b.n) ok = product(a, b, e);
-  if (!ok) return fail(NVTE_ERR_OUT_OF_MEMORY, "no scratch memory for M = %lld, N = %lld, K = %lld", (long long)a.n, (long long)b.n, (long long)a.k);
+  if (!ok)
+    return fail(NVTE_ERR_OUT_OF_MEMORY, "no scratch memory for M = %lld, N = %lld, K = %lld", (long long)a.n, (long long)b.n,
+                (long long)a.k);
   return e.finish();
 }
 

@@ -47,9 +47,9 @@ struct Epilogue {
   int64_t row_tiles;
 
   Epilogue(const nvte_gemm_args &args, double factor)
-      : out(*args.d), c(args.beta != 0 ? (given(args.c) ? args.c : args.d) : nullptr), aux(given(args.aux)), bias(given(args.bias)),
-        dbias(given(args.dbias)), gelu(args.flags & NVTE_GEMM_GELU), dgelu(args.flags & NVTE_GEMM_DGELU), beta(args.beta), sums(nullptr),
-        row_tiles(0) {
+      : out(*args.d), c(args.beta != 0 ? (given(args.c) ? args.c : args.d) : nullptr), aux(given(args.aux)),
+        bias(given(args.bias)), dbias(given(args.dbias)), gelu(args.flags & NVTE_GEMM_GELU), dgelu(args.flags & NVTE_GEMM_DGELU),
+        beta(args.beta), sums(nullptr), row_tiles(0) {
     scale[0] = float(factor);
     scale[1] = 1.f;
     const double size = factor < 0 ? -factor : factor;

@@ -30,11 +30,13 @@ nvte_status is_result(const char *name, const DLTensor &t, const Problem &p) {
   if (rows(t) == p.m && columns(t) == p.n) return NVTE_OK;
   TextOf<160> shape;
   shape.shape(t);
-  return fail(NVTE_ERR_INVALID_ARGUMENT, "%s must be [M, N] = [%lld, %lld], got %s", name, (long long)p.m, (long long)p.n, shape.c_str());
+  return fail(NVTE_ERR_INVALID_ARGUMENT, "%s must be [M, N] = [%lld, %lld], got %s", name, (long long)p.m, (long long)p.n,
+              shape.c_str());
 }
 nvte_status is_vector(const char *name, const nvte_tensor *t, const char *what, int64_t n) {
   if (!t || !present(t->data) || numel(t->data) == 0 || numel(t->data) == n) return NVTE_OK;
-  return fail(NVTE_ERR_INVALID_ARGUMENT, "%s must be [%s], %s = %lld, got %lld elements", name, what, what, (long long)n, (long long)numel(t->data));
+  return fail(NVTE_ERR_INVALID_ARGUMENT, "%s must be [%s], %s = %lld, got %lld elements", name, what, what, (long long)n,
+              (long long)numel(t->data));
 }
 
 // Bytes from a tensor's first to past its last element.
@@ -65,14 +67,18 @@ bool same_place(const DLTensor &x, const DLTensor &y) {
 nvte_status check_aliases(const nvte_gemm_args &a, bool writes_aux) {
   const bool reads_c = a.beta != 0 && given(a.c);
   const struct { const char *name; const nvte_tensor *t; bool written; } all[] = {
-      {"d", a.d, true}, {"dbias", given(a.dbias) ? a.dbias : nullptr, true}, {"aux", given(a.aux) ? a.aux : nullptr, writes_aux},
-      {"a", a.a, false}, {"b", a.b, false}, {"c", reads_c ? a.c : nullptr, false}, {"bias", given(a.bias) ? a.bias : nullptr, false}};
+      {"d", a.d, true}, {"dbias", given(a.dbias) ? a.dbias : nullptr, true},
+      {"aux", given(a.aux) ? a.aux : nullptr, writes_aux},
+      {"a", a.a, false}, {"b", a.b, false}, {"c", reads_c ? a.c : nullptr, false},
+      {"bias", given(a.bias) ? a.bias : nullptr, false}};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++)
     for (size_t j = i + 1; all[i].t && all[i].written && j < sizeof all / sizeof *all; j++) {
       if (!all[j].t) continue;
       const nvte_tensor &x = *all[i].t, &y = *all[j].t;
-      if (i == 0 && !all[j].written && (all[j].t == a.c || all[j].t == a.aux) && !present(x.columnwise) && present(x.data) && same_place(x.data, y.data)) continue;
-      if (shares(x.data, y.data) || shares(x.data, y.columnwise) || shares(x.columnwise, y.data) || shares(x.columnwise, y.columnwise))
+      const bool may_coincide = i == 0 && !all[j].written && (all[j].t == a.c || all[j].t == a.aux) && !present(x.columnwise);
+      if (may_coincide && present(x.data) && same_place(x.data, y.data)) continue;
+      if (shares(x.data, y.data) || shares(x.data, y.columnwise) || shares(x.columnwise, y.data) ||
+          shares(x.columnwise, y.columnwise))
         return fail(NVTE_ERR_INVALID_ARGUMENT, "%s must not share memory with %s", all[i].name, all[j].name);
     }
   return NVTE_OK;
@@ -85,10 +91,12 @@ nvte_status validate(const nvte_exec *, const void *args) {
   if (gelu && dgelu) return fail(NVTE_ERR_INVALID_ARGUMENT, "flags must not have both NVTE_GEMM_GELU and NVTE_GEMM_DGELU");
   const DType x = dtype_of(a.a->data.dtype), y = dtype_of(a.b->data.dtype);
   if (is_fp8(x) != is_fp8(y) || (!is_fp8(x) && x != y))
-    return fail(NVTE_ERR_INVALID_ARGUMENT, "b must have a's dtype, or both must be fp8: a is %s, b is %s", name_of(a.a->data), name_of(a.b->data));
+    return fail(NVTE_ERR_INVALID_ARGUMENT, "b must have a's dtype, or both must be fp8: a is %s, b is %s", name_of(a.a->data),
+                name_of(a.b->data));
   const auto wide_range = [](DType t) { return t == DType::e5m2 || t == DType::e5m2fnuz; };
   if (wide_range(x) && wide_range(y))
-    return fail(NVTE_ERR_INVALID_ARGUMENT, "a and b must not both be E5M2, got %s and %s", name_of(a.a->data), name_of(a.b->data));
+    return fail(NVTE_ERR_INVALID_ARGUMENT, "a and b must not both be E5M2, got %s and %s", name_of(a.a->data),
+                name_of(a.b->data));
   const Problem p = problem(a);
   const int64_t k_of_b = a.flags & NVTE_GEMM_TRANS_B ? columns(a.b->data) : rows(a.b->data);
   if (k_of_b != p.k) return fail(NVTE_ERR_INVALID_ARGUMENT, "b has K = %lld, a has K = %lld", (long long)k_of_b, (long long)p.k);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products with at most kSkinny rows or columns: packing the wide operand would cost more than the product, so it is read in place,
-// once, and converted on the way; the skinny one becomes f32 rows first.
+// Products with at most kSkinny rows or columns: packing the wide operand would cost more than the product, so it is read in
+// place, once, and converted on the way; the skinny one becomes f32 rows first.
 #pragma once
 #include "ops/gemm/epilogue.h"
 
@@ -8,6 +8,7 @@ namespace te::cpu::TE_CPU_ISA {
 namespace {
 
 constexpr int kSkinny = 8;
+constexpr int64_t kChunk = 1024;  // rows of the wide operand, or columns where k is strided, a task: whole pages of memory then
 
 // The skinny operand as f32 [n, ld], zero from k on.
 static inline void to_rows(const Operand &o, float *out, int64_t ld) {
@@ -64,6 +65,9 @@ static void dot_rows(const float *s, int64_t s_ld, const T *const (&w)[C], int64
 constexpr int kRun = 4;
 template <int R, class T>
 static void add_rows(const float *s, int64_t s_ld, const T *const (&w)[kRun], int64_t columns, float *out, int64_t ld) {
+  nf sv[R][kRun];
+  for (int r = 0; r < R; r++)
+    for (int i = 0; i < kRun; i++) sv[r][i] = set1(s[r * s_ld + i]).v[0];
   int64_t j = 0;
   for (; j + kNative <= columns; j += kNative) {
     nf v[kRun];
@@ -74,7 +78,7 @@ static void add_rows(const float *s, int64_t s_ld, const T *const (&w)[kRun], in
       nf_mem *p = (nf_mem *)(out + r * ld + j);
       nf x = *p;
 #pragma GCC unroll 4
-      for (int i = 0; i < kRun; i++) x = n_fma(nf{} + s[r * s_ld + i], v[i], x);
+      for (int i = 0; i < kRun; i++) x = n_fma(sv[r][i], v[i], x);
       *p = x;
     }
   }
@@ -82,7 +86,7 @@ static void add_rows(const float *s, int64_t s_ld, const T *const (&w)[kRun], in
     for (int r = 0; r < R; r++) {
       nf_mem *p = (nf_mem *)(out + r * ld + j);  // out is padded
       nf x = *p;
-      for (int i = 0; i < kRun; i++) x = n_fma(nf{} + s[r * s_ld + i], (nf)load_k<false>(w[i] + j, columns - j, Bf16Table{}), x);
+      for (int i = 0; i < kRun; i++) x = n_fma(sv[r][i], (nf)load_k<false>(w[i] + j, columns - j, Bf16Table{}), x);
       *p = x;
     }
 }
@@ -96,7 +100,8 @@ static void add_rows(const float *s, int64_t s_ld, const T *const (&w)[kRun], in
   }
 
 // out[n, ld] = s (w rows or columns [w0, w0 + count))^T; out has room for count rounded up to 16.
-static inline void skinny_tile(const float *s, int64_t s_ld, int n, const Operand &w, int64_t w0, int64_t count, float *out, int64_t ld) {
+static inline void skinny_tile(const float *s, int64_t s_ld, int n, const Operand &w, int64_t w0, int64_t count, float *out,
+                               int64_t ld) {
   visit_any(w.dtype, [&](auto t) {
     using T = decltype(t);
     const T *src = (const T *)w.data;
@@ -113,8 +118,8 @@ static inline void skinny_tile(const float *s, int64_t s_ld, int n, const Operan
     }
     memset(out, 0, size_t(n * ld * 4));
     for (int64_t k = 0; k < w.k; k += kRun) {
-      const T *rows[kRun];  // past the end: any row, times the zero padding of s ... unless that row holds inf or NaN
-      alignas(16) T zeros[kMaxColumns + 16];
+      const T *rows[kRun];  // past the end: zeros
+      alignas(16) T zeros[kChunk + 16];
       if (k + kRun > w.k) memset(zeros, 0, sizeof zeros);
       for (int i = 0; i < kRun; i++) rows[i] = k + i < w.k ? src + w.index(k + i) + w0 : zeros;
 #define TE_ADD(R) add_rows<R, T>(s + r * s_ld + k, s_ld, rows, count, out + r * ld, ld)
@@ -133,18 +138,20 @@ static bool skinny(const Operand &a, const Operand &b, Epilogue &e) {
   float *rows = (float *)scratch(0, size_t(n * s_ld * 4));
   if (!rows) return false;
   to_rows(s, rows, s_ld);
-  int64_t chunk = kMaxColumns;
-  while (chunk > (w.k_unit ? 16 : 128) && chunk * (w.k + 1) > kMaxColumns * 256) chunk /= 2;
+  int64_t chunk = w.k_unit ? kMaxColumns : kChunk;
+  if (w.k_unit) while (chunk > 16 && chunk * (w.k + 1) > kMaxColumns * 256) chunk /= 2;
+  else while (chunk > 128 && w.n < 4 * chunk) chunk /= 2;
   const int64_t chunks = ceil_div(w.n, chunk);
   if (!e.reserve(swap ? chunks : 1)) return false;
   bool ok = true;
   const bool ran = parallel_for(chunks, w.n * (w.k + 1) * 2, [&](int64_t i) {
     const int64_t w0 = i * chunk, count = w.n - w0 < chunk ? w.n - w0 : chunk, ld = round_up(count, 16);
-    alignas(64) float tile[kSkinny * kMaxColumns];
+    float *tile = (float *)scratch(2, size_t((n * ld + count * 16) * 4)), *acc = tile + n * ld;
+    if (!tile) return __atomic_store_n(&ok, false, __ATOMIC_RELAXED);
     skinny_tile(rows, s_ld, n, w, w0, count, tile, ld);
-    if (!swap) return e.apply(0, n, w0, count, tile, ld, 0);
-    float *acc = (float *)scratch(2, size_t(count * 16 * 4));
-    if (!acc) return __atomic_store_n(&ok, false, __ATOMIC_RELAXED);
+    for (int64_t j = 0; !swap && j < count; j += kMaxColumns)
+      e.apply(0, n, w0 + j, count - j < kMaxColumns ? count - j : kMaxColumns, tile + j, ld, 0);
+    if (!swap) return;
     for (int64_t j = 0; j < count; j++)
       for (int r = 0; r < n; r++) acc[j * 16 + r] = tile[r * ld + j];
     e.apply(w0, count, 0, n, acc, 16, i);

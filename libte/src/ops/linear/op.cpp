@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/isa.h"
-#include "ops/linear/composite.h"
+#include "ops/composite.h"
 
 namespace te {
 namespace {

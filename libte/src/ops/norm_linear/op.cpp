@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/linear/composite.h"
+#include "ops/composite.h"
 
 #include "core/op.h"
 
