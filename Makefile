@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Names for the scripts. PYTHON=/path/python3 [WHEELS=dir] uses that interpreter and offline wheels instead of a .venv.
-export PYTHON WHEELS TORCH_VERSION BUILD_TYPE CMAKE_ARGS PYTEST_ARGS
+export PYTHON WHEELS TORCH_VERSION BUILD_TYPE CMAKE_ARGS PYTEST_ARGS BENCH_ARGS
 
 .PHONY: all build setup quickstart test bench lint wheel clean
 all: build

@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Measures libte against its rivals and prints the table: `make bench`, or scripts/bench.sh --rows 'gemm|rope' --rounds 5.
+# Measures, then renders docs/benchmarks.md. BENCH_ARGS goes to bench/run.py.
 . "$(dirname "$0")/env.sh"
-exec "$PY" bench/run.py "$@"
+# shellcheck disable=SC2086
+"$PY" bench/run.py ${BENCH_ARGS:-}
+"$PY" bench/render.py
