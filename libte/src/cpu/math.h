@@ -13,12 +13,19 @@ namespace {
 
 struct ValueAndSlope { vf value, slope; };  // f(x), f'(x)
 
-// c[0] + c[1] x + ... + c[N-1] x^(N-1), Horner.
+// c[0] + c[1] x + ... + c[N-1] x^(N-1). The high terms go in pairs and pairs of pairs (Estrin), which is log2 N steps deep where
+// Horner's scheme has N; the two lowest, which decide the rounding, go by Horner.
 template <int N> TE_INLINE vf polynomial(vf x, const float (&c)[N]) {
-  vf p = set1(c[N - 1]);
+  vf p[N], power = x;
 #pragma GCC unroll 16
-  for (int i = N - 2; i >= 0; i--) p = p * x + set1(c[i]);
-  return p;
+  for (int i = 2; i < N; i++) p[i - 2] = set1(c[i]);
+#pragma GCC unroll 4
+  for (int n = N - 2; n > 1; n = (n + 1) / 2) {
+#pragma GCC unroll 8
+    for (int i = 0; 2 * i < n; i++) p[i] = 2 * i + 1 < n ? p[2 * i] + p[2 * i + 1] * power : p[2 * i];
+    power = power * power;
+  }
+  return (p[0] * x + set1(c[1])) * x + set1(c[0]);
 }
 // x limited to [lo, hi]; the operand order keeps NaN.
 TE_INLINE vf clamp(vf x, float lo, float hi) { return min(set1(hi), max(set1(lo), x)); }
