@@ -24,9 +24,9 @@ extern "C" {
  * other types must be equal. K == 0: D = beta * C (+ bias ...).
  * dbias (out): without DGELU, dbias[m] = sum_k op(A)[m, k] * scale_inv_a  (the bias gradient of a weight-gradient GEMM);
  *              with DGELU, dbias[n] = sum_m v[m, n].
- * bias and aux of zero elements count as absent. d may be c's, or with DGELU aux's, memory element for element; no other output may
- * share memory with another argument. On the CPU with LIBTE_CPU_ISA avx512bf16, bf16 products take subnormal operands and
- * subnormal partial sums as 0; everything else keeps subnormals.
+ * bias and aux of zero elements count as absent. d may be c's, or with DGELU aux's, memory element for element; no other output
+ * may share memory with another argument. On a CPU with AVX512_BF16, bf16 products take subnormal operands and subnormal partial
+ * sums as 0; everything else keeps subnormals.
  * NVTE_ERR_INVALID_ARGUMENT  shapes or dtypes disagree; GELU with DGELU; DGELU without aux; aux without either; E5M2 x E5M2; an
  *                            output shares memory with another argument
  * NVTE_ERR_UNSUPPORTED       no implementation; the message lists each refusal

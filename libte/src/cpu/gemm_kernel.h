@@ -2,9 +2,9 @@
 // Words of matrix multiplication: packers that convert any dtype on the way, and register-tiled kernels over packed panels. The
 // scheme is Goto's: K. Goto and R. van de Geijn, "Anatomy of High-Performance Matrix Multiplication", ACM TOMS 34(3), 2008.
 //
-// A *word* is the 32-bit unit that a kernel multiplies: one f32 or, with kPairs (level avx512bf16 only), two bf16 of consecutive k,
-// the even one in the low half. A *panel* of width W holds W rows of the left operand or W columns of the right one: word (i, k)
-// is panel[k * W + i]. Rows past the end are 0.
+// A *word* is the 32-bit unit that a kernel multiplies: one f32 or, with kPairs (level avx512bf16 only), two bf16 of consecutive
+// k, the even one in the low half. A *panel* of width W holds W rows of the left operand or W columns of the right one: word
+// (i, k) is panel[k * W + i]. Rows past the end are 0.
 //
 //     pack_k_unit<W, kPairs>     from memory where k is the contiguous dimension (transposes)
 //     pack_k_strided<W, kPairs>  from memory where the rows are contiguous and k is strided
@@ -251,7 +251,8 @@ void pack_k_unit(const T *src, const RowIndex &row, int64_t r0, int rows, int64_
 }
 
 // One row of words from element row p (pairs: element rows p and q).
-template <int W, bool kPairs, class T> TE_INLINE void pack_row(const T *p, const T *q, const Bf16Table &t, word *out, bool spill) {
+template <int W, bool kPairs, class T>
+TE_INLINE void pack_row(const T *p, const T *q, const Bf16Table &t, word *out, bool spill) {
   (void)q, (void)t;
 #pragma GCC unroll 4
   for (int g = 0; g < W; g += kNative) {
@@ -263,10 +264,11 @@ template <int W, bool kPairs, class T> TE_INLINE void pack_row(const T *p, const
   }
 }
 
-// Element (i, k) of the operand is src[krow(k0 + k) + r0 + i], i < rows <= W; `readable` elements from r0 on may be read. `more`: the
-// words that follow in the panel are written afterwards.
+// Element (i, k) of the operand is src[krow(k0 + k) + r0 + i], i < rows <= W; `readable` elements from r0 on may be read. `more`:
+// the words that follow in the panel are written afterwards.
 template <int W, bool kPairs, class T>
-void pack_k_strided(const T *src, const RowIndex &krow, int64_t r0, int rows, int64_t readable, int64_t k0, int64_t k, bool more, word *panel) {
+void pack_k_strided(const T *src, const RowIndex &krow, int64_t r0, int rows, int64_t readable, int64_t k0, int64_t k, bool more,
+                    word *panel) {
   const Bf16Table table = bf16_table(T{});
   constexpr int kPer = kPairs ? 2 : 1, kWide = (W + kNative - 1) / kNative * kNative;
   int64_t j = 0;
@@ -299,8 +301,8 @@ template <bool kPairs> TE_INLINE nf multiply_add(nu a, nu b, nf c) {
 // kAheadSteps steps, from `ahead` on, is fetched into the second-level cache: what the caller needs next.
 constexpr int kAheadSteps = kNative == 16 ? 1 : 2;  // steps of k a cache line
 template <bool kPairs, int kRows, bool kAhead>
-TE_INLINE void micro_kernel(const word *a, int64_t row_step, int64_t k_step, const word *b, int64_t kw, float *c, int64_t ldc, bool add,
-                            const word *ahead) {
+TE_INLINE void micro_kernel(const word *a, int64_t row_step, int64_t k_step, const word *b, int64_t kw, float *c, int64_t ldc,
+                            bool add, const word *ahead) {
   constexpr int kVecs = kNR / kNative;
   nf acc[kRows][kVecs];
 #pragma GCC unroll 16
@@ -356,7 +358,8 @@ __attribute__((noinline)) void multiply(int rows, const word *a, const word *b, 
 }
 
 template <bool kPairs>
-__attribute__((noinline)) void multiply(int rows, const word *a, const word *b, int64_t kw, float *c, int64_t ldc, bool add, const word *ahead) {
+__attribute__((noinline)) void multiply(int rows, const word *a, const word *b, int64_t kw, float *c, int64_t ldc, bool add,
+                                        const word *ahead) {
   switch (rows) {
 #define TE_CASE(n) \
   case n: if constexpr (n <= kMR) micro_kernel<kPairs, n, (n == kMR)>(a, 1, kMR, b, kw, c, ldc, add, ahead); break;
@@ -367,7 +370,8 @@ __attribute__((noinline)) void multiply(int rows, const word *a, const word *b, 
 
 // A in place: word (i, k) is a[i * lda + k]; rows in [1, kMR].
 template <bool kPairs>
-__attribute__((noinline)) void multiply_rows(int rows, const word *a, int64_t lda, const word *b, int64_t kw, float *c, int64_t ldc, bool add) {
+__attribute__((noinline)) void multiply_rows(int rows, const word *a, int64_t lda, const word *b, int64_t kw, float *c,
+                                             int64_t ldc, bool add) {
   switch (rows) {
 #define TE_CASE(n) \
   case n: if constexpr (n <= kMR) micro_kernel<kPairs, n, false>(a, lda, 1, b, kw, c, ldc, add, nullptr); break;
