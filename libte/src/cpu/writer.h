@@ -104,21 +104,25 @@ TE_INLINE void copy_line(char *dst, const char *src, bool stream) {
 template <int B>
 static __attribute__((noinline, unused)) void transpose_strip(const char *const *rows, int n, int64_t columns, char *dst, int64_t ld,
                                                              bool stream) {
-  constexpr int N = 16 / B, kColumns = kNativeBytes / B;
-  if (columns < kColumns) {
-    for (int64_t c = 0; c < columns; c++)
-      for (int r = 0; r < n; r++) memcpy(dst + c * ld + r * B, rows[r] + c * B, B);
-    return;
-  }
+  constexpr int N = 16 / B, kRows = 64 / B, kColumns = kNativeBytes / B;
   alignas(64) char tile[kColumns * 64];
-  const bool whole = n == 64 / B;
+  alignas(64) char narrow[kRows * kNativeBytes];
+  const char *narrow_rows[kRows];
+  if (columns < kColumns) {  // too narrow for a native load: the rows move to where one is allowed
+    for (int r = 0; r < n; r++) memcpy(narrow + r * kNativeBytes, rows[r], size_t(columns * B));
+    for (int r = 0; r < kRows; r++) narrow_rows[r] = narrow + (r < n ? r : 0) * kNativeBytes;
+    rows = narrow_rows;
+  }
+  const bool whole = n == kRows;
+  const int width = columns < kColumns ? int(columns) : kColumns;
   stream = stream && whole && ((uintptr_t)dst % 64 == 0) && ld % 64 == 0;
   for (int64_t c = 0; c < columns; c += kColumns) {
-    if (c > columns - kColumns) c = columns - kColumns;  // the last tile overlaps its neighbour: the same bytes again
+    if (c > columns - width) c = columns - width;  // the last tile overlaps its neighbour: the same bytes again
     for (int r = 0; r < n; r += N) transpose_tile<B>(rows + r, c * B, tile + r * B);
     char *d = dst + c * ld;
-    if (whole) for (int i = 0; i < kColumns; i++) copy_line(d + i * ld, tile + 64 * i, stream);
-    else for (int i = 0; i < kColumns; i++) memcpy(d + i * ld, tile + 64 * i, n * B);
+    if (whole) for (int i = 0; i < width; i++) copy_line(d + i * ld, tile + 64 * i, stream);
+    else if (n == N) for (int i = 0; i < width; i++) memcpy(d + i * ld, tile + 64 * i, 16);
+    else for (int i = 0; i < width; i++) memcpy(d + i * ld, tile + 64 * i, size_t(n * B));
   }
 }
 static inline __attribute__((unused)) void transpose_strip_any(int bytes, const char *const *rows, int n, int64_t columns, char *dst,
