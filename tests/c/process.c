@@ -104,9 +104,9 @@ static void no_driver(void) {
 /* I03: RTLD_LOCAL stays local, and the inside is not to be seen at all. */
 static void symbols(void) {
   static const char *const inside[] = {"_ZN2te4failEiPKcz", "_ZN2te10last_errorEv", "_ZN2te7find_opEPKc", "_ZN2te3cpu8parallelEllPFvPvlES1_",
-                                       "_ZN2te7call_opEPKcPK9nvte_execPKv", "_ZTISt9bad_alloc"};
+                                       "_ZN2te7call_opEPKcPK9nvte_execPKv"};
   CHECK(dlsym(RTLD_DEFAULT, "nvte_version") == NULL);
-  for (size_t i = 0; i + 1 < sizeof inside / sizeof *inside; i++) {
+  for (size_t i = 0; i < sizeof inside / sizeof *inside; i++) {
     CHECK(dlsym(RTLD_DEFAULT, inside[i]) == NULL);
     CHECK(dlsym(library, inside[i]) == NULL);
   }

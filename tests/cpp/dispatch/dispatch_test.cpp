@@ -58,7 +58,7 @@ class Dispatch : public testing::Test {
 TEST_F(Dispatch, TheFirstThatDoesNotRefuse) {
   EXPECT_EQ(nvte_dropout_backward(&exec, &a), NVTE_OK) << error();
   EXPECT_EQ(ran, "plain");
-  EXPECT_EQ(explain("dropout_backward", &a), "dropout_backward on device type 15:0: runs plain; refused: picky: never; greedy: p must be 0.5");
+  EXPECT_EQ(explain("dropout_backward", &a), "dropout_backward on device type 16:0: runs plain; refused: picky: never; greedy: p must be 0.5");
   const char *names[8];
   size_t n = 8;
   ASSERT_EQ(nvte_op_implementations("dropout_backward", kDevice, names, &n), NVTE_OK);
@@ -99,10 +99,10 @@ TEST_F(Dispatch, ForcedByName) {
   exec.implementation = "picky";
   EXPECT_EQ(nvte_dropout_backward(&exec, &a), NVTE_ERR_UNSUPPORTED);
   EXPECT_EQ(error(), "nvte_dropout_backward: picky: never");
-  EXPECT_EQ(explain("dropout_backward", &a), "dropout_backward on device type 15:0: unsupported; refused: picky: never");
+  EXPECT_EQ(explain("dropout_backward", &a), "dropout_backward on device type 16:0: unsupported; refused: picky: never");
   exec.implementation = "nobody";
   EXPECT_EQ(nvte_dropout_backward(&exec, &a), NVTE_ERR_NOT_FOUND);
-  EXPECT_EQ(error(), "nvte_dropout_backward: no implementation 'nobody' of dropout_backward on device type 15; known: picky, greedy, plain");
+  EXPECT_EQ(error(), "nvte_dropout_backward: no implementation 'nobody' of dropout_backward on device type 16; known: picky, greedy, plain");
   char text[16];
   EXPECT_EQ(nvte_explain("dropout_backward", &exec, &a, text, sizeof text), NVTE_ERR_NOT_FOUND);
 }
@@ -117,15 +117,15 @@ TEST_F(Dispatch, UnsupportedListsTheRefusals) {
   ASSERT_EQ(nvte_backend_remove("test"), NVTE_OK);
   ASSERT_EQ(nvte_backend_register(&kBackend), NVTE_OK);
   EXPECT_EQ(nvte_dropout_backward(&exec, &a), NVTE_ERR_UNSUPPORTED);
-  EXPECT_EQ(error(), "nvte_dropout_backward: no implementation on device type 15 takes this call: picky: never; greedy: p must be 0.5");
+  EXPECT_EQ(error(), "nvte_dropout_backward: no implementation on device type 16 takes this call: picky: never; greedy: p must be 0.5");
   Owned rng(kI64, {2});
   for (Owned *t : {&x, &rng, &y}) t->t.data.device = {kDevice, 0};
   f.x = x;
   f.rng_state = rng;
   f.y = y;
   EXPECT_EQ(nvte_dropout_forward(&exec, &f), NVTE_ERR_UNSUPPORTED);
-  EXPECT_EQ(error(), "nvte_dropout_forward: dropout_forward has no implementation on device type 15");
-  EXPECT_EQ(explain("dropout_forward", &f), "dropout_forward on device type 15:0: unsupported; dropout_forward has no implementation on device type 15");
+  EXPECT_EQ(error(), "nvte_dropout_forward: dropout_forward has no implementation on device type 16");
+  EXPECT_EQ(explain("dropout_forward", &f), "dropout_forward on device type 16:0: unsupported; dropout_forward has no implementation on device type 16");
   kBackend.implementations = kRows;
   kBackend.n_implementations = 4;
   ASSERT_EQ(nvte_backend_remove("test"), NVTE_OK);
