@@ -165,7 +165,10 @@ Expected expect(const OpTest &test, const Case &c, const Problem &p) {
   int64_t seen = 0;
   bool inexact = false;
   for (const Arg &a : p.args)
-    if (a.role != Role::in) seen += a.size(), inexact |= !a.is_exact && (is_float(a.dtype) || a.is_scaled);
+    if (a.role != Role::in) {  // expanded inputs make equal rows: they show one evaluation each
+      seen += p.expand && a.size() ? a.size() / count(leading(a.shape)) : a.size();
+      inexact |= !a.is_exact && (is_float(a.dtype) || a.is_scaled);
+    }
   const int64_t outputs = seen;
   for (int draw = 1; inexact && outputs && seen < kNaiveOutputs && draw < kNaiveDraws; draw++, seen += outputs) {
     Problem q(p.op, c, (uint64_t)draw, p.expand);
@@ -218,6 +221,29 @@ std::vector<std::string> compare(const Problem &p, const Expected &e, const Resu
       for (size_t i = 0; i < want.size(); i++) w = std::fmax(w, (float)std::fabs(read_element(a.dtype, bytes.data() + i * bytes_of(a.dtype))));
       const float g = f32_of(part(got, a.key + ".amax"));
       if (g != w) out.push_back(format("%s.amax: got %.9g, want %.9g, the largest stored magnitude", a.key.c_str(), (double)g, (double)w));
+    }
+  }
+  return out;
+}
+
+std::vector<std::string> compare_with_cpu(const Problem &p, const Expected &e, const Result &got, const Result &cpu) {
+  std::vector<std::string> out;
+  for (const Arg &a : p.args) {
+    if (a.role == Role::in || a.untouched) continue;
+    for (const std::string &name : {a.key, a.key + ".columnwise"}) {
+      const std::vector<uint8_t> g = part(got, name), c = part(cpu, name);
+      if (g.empty() || c.empty()) continue;
+      const size_t size = bytes_of(a.dtype), n = g.size() / size;
+      Mismatches m = {name + " against cpu", Shape{(int64_t)n}, 0, ""};
+      for (size_t i = 0; i < n; i++) {
+        const double x = read_element(a.dtype, &g[i * size]), y = read_element(a.dtype, &c[i * size]);
+        if (same_value(x, y)) continue;
+        double bound = 0;
+        if (a.is_scaled && !a.is_exact) bound = ulp(a.dtype, std::fmax(std::fabs(x), std::fabs(y)));
+        else if (is_float(a.dtype) && !a.is_exact) bound = 2 * float_bound(e.naive_error.at(a.key), ulp(a.dtype, y));
+        if (!(std::fabs(x - y) <= bound)) m.add(i, x, y, bound);
+      }
+      m.report(out, n);
     }
   }
   return out;

@@ -16,6 +16,10 @@ Expected expect(const OpTest &test, const Case &c, const Problem &p);
 // f32 (see unscaled_twin), from which codes and amax must follow bit for bit.
 std::vector<std::string> compare(const Problem &p, const Expected &e, const Result &got, const Result *twin);
 
+// Another implementation against `cpu` on the same problem: exact outputs bit for bit, floats within the bounds of both, codes of
+// inexact outputs at most one step apart (ties).
+std::vector<std::string> compare_with_cpu(const Problem &p, const Expected &e, const Result &got, const Result &cpu);
+
 // The problem with every inexact scaled output whose schema takes f32 turned into plain f32; false if there is none.
 bool unscaled_twin(const Problem &p, Problem &twin);
 

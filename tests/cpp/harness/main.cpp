@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // libte_ops [--mode=test|grad|perf|support|saboteur] [--group=smoke|ci|all] [--op=NAME] [--impl=NAME] [--case=ID] [--seed=N]
-//           [--device=cpu] [--cases=DIR] [--perf-seconds=S] [--require-isa=LEVEL] [gtest flags]
+//           [--device=cpu] [--cases=DIR] [--perf-seconds=S] [--max-elements=N] [--require-isa=LEVEL] [gtest flags]
 // Every case is a GoogleTest test "<op>.<implementation>/<case>"; after them come the counts.
 #include <gtest/gtest.h>
 
@@ -54,6 +54,14 @@ void check_refusal(const OpTest &t, const Case &c, const std::string &impl, cons
     ADD_FAILURE() << impl << " refuses " << c.id << " with '" << out.refusal << "', refusals.txt says '" << row->reason << "'";
 }
 
+int64_t elements(const OpTest &t, const Case &c) {
+  Problem p(nvte_op_find(t.op), c);
+  t.build(c, p);
+  int64_t n = 0;
+  for (const Arg &a : p.args) n += a.size();
+  return n;
+}
+
 void one_case(const OpTest &t, const Case &c, const std::string &impl) {
   Count &n = counts[{t.op, impl}];
   for (TableRow &r : skips)
@@ -62,6 +70,10 @@ void one_case(const OpTest &t, const Case &c, const std::string &impl) {
       n.skipped++;
       GTEST_SKIP() << r.reason;
     }
+  if (options.max_elements && elements(t, c) > options.max_elements) {
+    n.skipped++;
+    GTEST_SKIP() << "larger than --max-elements";
+  }
   const Outcome out = run_case(t, c, impl, options);
   n.executed += out.executed;
   n.refused += !out.refusal.empty();
@@ -221,6 +233,7 @@ int run_main(int argc, char **argv) {
     else if (value_of(argv[i], "--seed", v)) options.seed = std::strtoull(v.c_str(), nullptr, 0);
     else if (value_of(argv[i], "--device", v)) options.device = v;
     else if (value_of(argv[i], "--cases", v)) options.directory = v;
+    else if (value_of(argv[i], "--max-elements", v)) options.max_elements = std::atoll(v.c_str());
     else if (value_of(argv[i], "--require-isa", v)) required = v;
     else if (value_of(argv[i], "--perf-seconds", v)) options.perf_seconds = std::atof(v.c_str());
     else return fprintf(stderr, "unknown argument %s (see tests/cpp/harness/README.md)\n", argv[i]), 2;

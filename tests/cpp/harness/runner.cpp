@@ -85,7 +85,14 @@ bool check_values(Work &w, const Problem &p, const CallOptions &o, const std::st
   }
   const size_t before = w.out.failures.size();
   w.fail(where, compare(p, e, r, have_twin ? &plain : nullptr));
-  // an implementation is compared with `cpu` too: what is exact must be equal, floats within the bounds of both
+  if (w.implementation != "cpu") {  // decisions.md 32: `cpu` is what the others are held against
+    Device &host = device("cpu");
+    const std::vector<std::string> known = implementations(w.test.op, host);
+    CallOptions with_cpu = o;
+    with_cpu.implementation = "cpu";
+    Call call(p, host, with_cpu);
+    if (std::count(known.begin(), known.end(), "cpu") && call.run() == NVTE_OK) w.fail(where, compare_with_cpu(p, e, r, call.result()));
+  }
   return w.out.failures.size() == before;
 }
 

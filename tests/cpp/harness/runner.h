@@ -22,6 +22,7 @@ struct Options {
   std::string op, implementation, cases, device = "cpu", directory;
   uint64_t seed = 1;
   double perf_seconds = 0.02;  // a case
+  int64_t max_elements = 0;    // larger cases are skipped (emulators); 0 = none
 };
 
 struct Outcome {
