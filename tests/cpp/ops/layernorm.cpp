@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
+#include <gtest/gtest.h>
 
 #include "harness/op_test.h"
 
@@ -114,6 +115,81 @@ struct Backward {
   }
 };
 TE_TEST(Backward);
+
+// One row through both norms, forward and backward, gamma 1 and beta 1/2: what the harness cannot ask, because its naive f32
+// evaluation overflows.
+struct Row {
+  std::vector<float> x, y, dx;
+  float mu = NAN, rstd = NAN;
+};
+Row run_row(bool mean, const std::vector<float> &x, float epsilon) {
+  Row r = {x, std::vector<float>(x.size(), NAN), std::vector<float>(x.size(), NAN)};
+  int64_t h = (int64_t)x.size(), one = 1;
+  std::vector<float> beta(x.size(), mean ? 0.5f : 0.f), dy(x.size());
+  for (size_t i = 0; i < x.size(); i++) dy[i] = i % 3 ? 1.f : -2.f;
+  const auto tensor = [](float *p, int64_t *shape) {
+    nvte_tensor t = {};
+    t.struct_size = sizeof t;
+    t.data = {p, {kDLCPU, 0}, 1, dl(DType::f32), shape, nullptr, 0};
+    return t;
+  };
+  nvte_tensor tx = tensor(r.x.data(), &h), tb = tensor(beta.data(), &h), ty = tensor(r.y.data(), &h), td = tensor(dy.data(), &h),
+              tdx = tensor(r.dx.data(), &h), tm = tensor(&r.mu, &one), tr = tensor(&r.rstd, &one);
+  tm.data.ndim = tr.data.ndim = 0;
+  if (mean) {
+    nvte_layernorm_forward_args f = {};
+    f.struct_size = sizeof f, f.x = &tx, f.beta = &tb, f.y = &ty, f.mu = &tm, f.rstd = &tr, f.epsilon = epsilon;
+    EXPECT_EQ(nvte_layernorm_forward(nullptr, &f), NVTE_OK) << nvte_last_error();
+    nvte_layernorm_backward_args b = {};
+    b.struct_size = sizeof b, b.dy = &td, b.x = &tx, b.mu = &tm, b.rstd = &tr, b.dx = &tdx;
+    EXPECT_EQ(nvte_layernorm_backward(nullptr, &b), NVTE_OK) << nvte_last_error();
+  } else {
+    nvte_rmsnorm_forward_args f = {};
+    f.struct_size = sizeof f, f.x = &tx, f.y = &ty, f.rstd = &tr, f.epsilon = epsilon;
+    EXPECT_EQ(nvte_rmsnorm_forward(nullptr, &f), NVTE_OK) << nvte_last_error();
+    nvte_rmsnorm_backward_args b = {};
+    b.struct_size = sizeof b, b.dy = &td, b.x = &tx, b.rstd = &tr, b.dx = &tdx;
+    EXPECT_EQ(nvte_rmsnorm_backward(nullptr, &b), NVTE_OK) << nvte_last_error();
+  }
+  return r;
+}
+// Against the formula in double, from the saved f32 mu and rstd for the gradient.
+void check_row(bool mean, const std::vector<float> &x, float epsilon) {
+  const Row r = run_row(mean, x, epsilon);
+  const double h = (double)x.size();
+  double mu = 0, square = 0, dn = 0, d = 0;
+  for (float v : x) mu += mean ? v / h : 0;
+  for (float v : x) square += (v - mu) * (v - mu) / h;
+  const double rstd = 1 / std::sqrt(square + epsilon);
+  const auto dy = [](size_t i) { return i % 3 ? 1. : -2.; };
+  const double saved_mu = mean ? r.mu : 0;
+  for (size_t i = 0; i < x.size(); i++) dn += dy(i) * (x[i] - saved_mu) * r.rstd / h, d += mean ? dy(i) / h : 0;
+  for (size_t i = 0; i < x.size(); i++) {
+    const double y = (x[i] - mu) * rstd + (mean ? 0.5 : 0), dx = r.rstd * (dy(i) - (x[i] - saved_mu) * r.rstd * dn - d);
+    EXPECT_LE(std::fabs(r.y[i] - y), 2 * ulp(DType::f32, y)) << mean << " y[" << i << "] " << x[i];
+    EXPECT_LE(std::fabs(r.dx[i] - dx), 2 * ulp(DType::f32, dx)) << mean << " dx[" << i << "] " << x[i];
+  }
+}
+
+// N06: sums of squares, and differences from the mean, beyond the range of f32.
+TEST(Norm, N06_near_the_largest_f32) {
+  for (const bool mean : {true, false})
+    for (const size_t h : {1u, 3u, 64u, 77u}) {
+      std::vector<float> x(h);
+      for (size_t i = 0; i < h; i++) x[i] = (i % 2 ? -1 : 1) * (3e38f - (float)(i % 7) * 1e37f);
+      if (h > 1 || !mean) check_row(mean, x, 1e-5f);
+    }
+}
+// epsilon 0 is real: subnormal rows normalise, rows of zeros (and for LayerNorm of any one value) give beta.
+TEST(Norm, N06_epsilon_zero) {
+  for (const bool mean : {true, false}) {
+    check_row(mean, {1e-30f, -2e-30f, 3e-30f, 5e-31f}, 0);
+    const Row tiny = run_row(mean, {1e-44f, -1e-44f, 1e-44f, -1e-44f}, 0), zeros = run_row(mean, std::vector<float>(20, 0.f), 0);
+    for (int i = 0; i < 4; i++) EXPECT_EQ(tiny.y[i], (i % 2 ? -1 : 1) + (mean ? 0.5f : 0)) << i;
+    for (float v : zeros.y) EXPECT_EQ(v, mean ? 0.5f : 0);
+  }
+  for (float v : run_row(true, std::vector<float>(20, 3.f), 0).y) EXPECT_EQ(v, 0.5f);
+}
 
 }  // namespace
 }  // namespace te::test
