@@ -52,6 +52,7 @@ class Row:
     bytes: float = 0  # inputs and outputs once
     flops: float = 0
     passes: tuple[str, ...] = ("preallocated", "default")
+    threads: int = 0  # 0: the run's; host costs are taken on one thread, where no barrier is waited for
 
 
 class Roof:

@@ -55,7 +55,9 @@ def speed(record: dict[str, Any]) -> str:
 def gates(record: dict[str, Any]) -> list[tuple[str, str, bool]]:
     """(must, measured, met) of each gate."""
     ours = median(record, "ours")
-    found = []
+    found: list[tuple[str, str, bool]] = []
+    if math.isnan(ours):
+        return found
     for side, least in record["must"].items():
         ratio = median(record, side) / ours
         if not math.isnan(ratio):
@@ -77,9 +79,11 @@ def ratios(record: Optional[dict[str, Any]]) -> str:
 
 
 def row_line(record: dict[str, Any], default: Optional[dict[str, Any]]) -> str:
-    name = f"{record['what']}, {record['shape']}"
+    name = f"{record['what']}, {record['shape']}" + (", 1 thread" if record.get("threads") == 1 else "")
     if "error" in record:
         return f"| {name} | {record['rival']} | error: {record['error']} | | | | | | | |"
+    if not record["rounds"]:
+        return f"| {name} | {record['rival']} | no quiet round ({len(record['discarded'])} discarded) | | | | | | | |"
     found = gates(record) + (gates(default) if default and "error" not in default else [])
     must = "; ".join(g[0] for g in gates(record)) + ("; default " + "; ".join(g[0] for g in gates(default)) if default and "error" not in default and gates(default) else "")
     aim = "; ".join(f"{k} {v:g}" for k, v in record["aim"].items()) + (f"{record['aim_us']:g} us" if record["aim_us"] else "")
@@ -108,7 +112,8 @@ def section(name: str, sample: dict[str, Any], reasons: dict[str, dict[str, str]
     kept = sum(len(r.get("rounds", [])) for p in sample["passes"] for r in p["rows"])
     gone = sum(len(r.get("discarded", [])) for p in sample["passes"] for r in p["rows"])
     copies = [x["copy"] for p in sample["passes"] for r in p["rows"] for x in r.get("rounds", [])]
-    fma = max((r.get("fma_best", 0) for p in sample["passes"] for r in p["rows"]), default=0)
+    threads = settings["threads"]
+    fma = max((r.get("fma_best", 0) for p in sample["passes"] for r in p["rows"] if r.get("threads") == threads), default=0)
     text = [f"## {cpu.get('Model name', '?')}, {settings['threads']} threads, {sample['date'][:10]}", "",
             f"Samples: `bench/samples/{name}`. {', '.join(f'{k} {v}' for k, v in first['versions'].items())}. Kernel {first['machine']['kernel']}, {first['machine']['libc']}, "
             f"{', '.join(first['machine']['isa'])}; L3 {cpu.get('L3 cache', '?')}. Environment: {', '.join(f'{k}={v}' for k, v in settings['environment'].items())}; "

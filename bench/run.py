@@ -88,15 +88,17 @@ def child(options: argparse.Namespace) -> int:
     from measure import Roof, measure, median
     from rows import all_rows
 
-    torch.set_num_threads(options.threads)
     rows = [r for r in all_rows() if re.search(options.rows, r.id) and options.child in r.passes]
-    roof = Roof(options.threads)
+    roofs = {n: Roof(n) for n in sorted({r.threads or options.threads for r in rows})}
     result: dict[str, Any] = {"pass": options.child, "load_before": os.getloadavg(), "machine": machine(), "versions": versions(), "rival": rival_settings(), "rows": []}
     for row in rows:
         record: dict[str, Any] = {"id": row.id, "what": row.what, "shape": row.shape, "rival": row.rival, "bytes": row.bytes, "flops": row.flops,
                                   "must": row.must_default if options.child == "default" else row.must,
                                   "aim": {} if options.child == "default" else row.aim, "must_us": row.must_us, "aim_us": row.aim_us, "must_roof": row.must_roof}
         result["rows"].append(record)
+        threads = row.threads or options.threads
+        record["threads"] = threads
+        torch.set_num_threads(threads)
         try:
             torch._dynamo.reset()
             sides = row.make(options.child == "default")
@@ -104,15 +106,16 @@ def child(options: argparse.Namespace) -> int:
                 sides.others.pop("compiled", None)
             if sides.check:
                 sides.check()
-            record.update(measure(row, sides, roof, options.rounds, options.seconds))
+            record.update(measure(row, sides, roofs[threads], options.rounds, options.seconds))
         except Exception as e:  # the other rows still count; the run as a whole fails
             record["error"] = f"{type(e).__name__}: {e}".splitlines()[0][:300]
             print(f"{row.id:44} {record['error']}", file=sys.stderr, flush=True)
             continue
         kept = record["rounds"]
-        line = f"{row.id:44} {median(kept, 'ours') * 1e3:9.4f} ms"
+        shown = kept or record["discarded"]  # the latter to look at only; render.py never uses them
+        line = f"{row.id:44}{' ' if kept else '~'}{median(shown, 'ours') * 1e3:9.4f} ms"
         for side in ["rival", *sides.others]:
-            line += f"  {side} x{median(kept, side) / median(kept, 'ours'):.2f}"
+            line += f"  {side} x{median(shown, side) / median(shown, 'ours'):.2f}"
         print(f"{line}  ({len(kept)} rounds, {len(record['discarded'])} discarded)", file=sys.stderr, flush=True)
     result["load_after"] = os.getloadavg()
     Path(options.out).write_text(json.dumps(result))
