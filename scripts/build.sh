@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Configures once, builds what changed, and leaves libte, libte_torch and libte_jax importable from the checkout.
+# `build.sh all` builds the C and C++ tests too.
 . "$(dirname "$0")/env.sh"
 type=${BUILD_TYPE:-Release}
 want="$PY $type ${CMAKE_ARGS:-}"
@@ -14,5 +15,6 @@ if ! [ -f "$BUILD/CMakeCache.txt" ] || [ "$(cat "$BUILD/configured" 2>/dev/null)
   rm -f "$BUILD.log"
   printf '%s' "$want" >"$BUILD/configured"
 fi
-cmake --build "$BUILD" -j "$(nproc)"
+target=${1:-te_python_inplace}
+cmake --build "$BUILD" -j "$(nproc)" --target "$target"
 "$PY" -c 'import libte; print(f"libte {libte.__version__}: {libte.library}")'

@@ -3,7 +3,7 @@
 set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$ROOT"
-BUILD=$ROOT/build
+BUILD=${BUILD:-$ROOT/build}
 if [ -n "${PYTHON:-}" ]; then # this interpreter as it is; what it lacks comes from WHEELS into build/site
   PY=$PYTHON
   SITE=$BUILD/site
