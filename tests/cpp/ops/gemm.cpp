@@ -71,7 +71,7 @@ struct Gemm {
     const Shape &sa = p.find("a")->shape;
     const int64_t m = count(leading(sd)), n = last(sd), k = ta ? count(leading(sa)) : last(sa);
     const std::vector<T> &a = v["a"], &b = v["b"];
-    std::vector<T> &d = v.out("d"), &aux = v.out("aux", m * n), &dbias = v.out("dbias", m > n ? m : n);
+    std::vector<T> &d = v.out("d"), &aux = v.out("aux", m * n), &dbias = v.out("dbias", flags & NVTE_GEMM_DGELU ? n : m);
     const T alpha = (T)p.scalar("alpha"), beta = (T)p.scalar("beta");
     for (int64_t i = 0; i < m; i++) {
       if (!(flags & NVTE_GEMM_DGELU))
