@@ -27,6 +27,11 @@ template <class X> void clamped_linear(const Clamp &c, const void *x, float *val
     store(slope + j, select(abs(b) > set1(c.limit), zero(), set1(1.f)));
   }
 }
+// y = f(a) * b. n: a multiple of 16.
+template <class A, class X> void gated_strip(const void *a, const void *b, float *y, int64_t n) {
+  for (int64_t j = 0; j < n; j += 16) store(y + j, A::value(load((const X *)a + j)) * load((const X *)b + j));
+}
+typedef void (*GatedStrip)(const void *a, const void *b, float *y, int64_t n);
 typedef void (*ClampStrip)(const Clamp &c, const void *x, float *value, float *slope, int64_t n);
 
 // f chosen once a call; every function serves strips of any length (see run_strip).
@@ -34,7 +39,8 @@ struct Gate {
   bool clamped;
   Clamp clamp;
   ClampStrip gate, linear;
-  Strip value, multiply;
+  GatedStrip gated;
+  Strip multiply;
   Strip2 both;
 
   void run(ClampStrip f, const char *x, int64_t bytes, float *v, float *s, int64_t n) const {
@@ -55,7 +61,7 @@ template <class Args> Gate gate_of(const Args &a) {
     g.linear = clamped_linear<X>;
     g.multiply = multiply_strip<X>;
     visit_activation(a.activation, [&](auto act) {
-      if constexpr (kForward) g.value = value_strip<decltype(act), X>;
+      if constexpr (kForward) g.gated = gated_strip<decltype(act), X>;
       else g.both = both_strip<decltype(act), X>;
     });
   });
@@ -79,8 +85,14 @@ nvte_status gated_activation_forward(const nvte_exec &, const nvte_gated_activat
       g.run(g.linear, linear, bytes, l.v, unused.v, n);
       multiply_strip<float>(l.v, y.v, padded(n));
     } else {
-      run_strip(g.value, x, bytes, y.v, n);
-      run_strip(g.multiply, linear, bytes, y.v, n);
+      const int64_t whole = n / 16 * 16;
+      g.gated(x, linear, y.v, whole);
+      if (whole < n) {
+        alignas(64) char t[2][64] = {};
+        memcpy(t[0], x + whole * bytes, (n - whole) * bytes);
+        memcpy(t[1], linear + whole * bytes, (n - whole) * bytes);
+        g.gated(t[0], t[1], y.v + whole, 16);
+      }
     }
     write_any(b, i, at, y.v, n, stream);
   });
