@@ -142,7 +142,7 @@ static void forks(void) {
   for (int used = 0; used < 2; used++) {
     const pid_t pid = fork();
     if (pid == 0) {
-      alarm(30);
+      alarm(150);
       _exit(good(work()) ? 0 : 1);
     }
     CHECK(child_status(pid) == 0);
@@ -150,7 +150,7 @@ static void forks(void) {
   }
   const pid_t pid = fork(); /* and an orderly exit in the child */
   if (pid == 0) {
-    alarm(30);
+    alarm(150);
     exit(good(work()) ? 0 : 1);
   }
   CHECK(child_status(pid) == 0);
@@ -172,7 +172,7 @@ static void *exit_here(void *unused) {
 /* I11: leave without ceremony: with the pool warm, in atexit, from another thread, while a thread is calling, after dlclose. */
 static void exits(int how) {
   pthread_t t;
-  alarm(30);
+  alarm(150);
   CHECK(good(work()));
   if (how == 1) atexit(use_at_exit);
   if (how == 2) {

@@ -145,7 +145,7 @@ TEST(Pool, I06_WorksAfterFork) {
     const pid_t pid = fork();
     ASSERT_GE(pid, 0);
     if (pid == 0) {
-      alarm(20);  // a deadlock must end
+      alarm(120);  // a deadlock must end
       bool good = work();
       const pid_t grandchild = fork();
       if (grandchild == 0) _exit(work() ? 0 : 1);
@@ -172,7 +172,7 @@ TEST(Pool, I06_ForkWhileBusy) {
     const pid_t pid = fork();
     ASSERT_GE(pid, 0);
     if (pid == 0) {
-      alarm(20);
+      alarm(120);
       std::atomic<int> n{0};
       _exit(each(50, kLarge, [&](int64_t) { n++; }) && n == 50 ? 0 : 1);
     }
