@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every operator on JAX arrays: ``ops.rmsnorm_forward(x, gamma, rstd=True, epsilon=1e-5)``.
+
+Inputs come first, in the header's order; outputs are asked for by keyword (True, a dtype, or `Output` for FP8) and scalars are keywords,
+constants by name (``activation="silu"``). A quantised argument is a `Quantized`. Shapes, dtypes and the operator's own rules are checked
+when the call is traced, by nvte_infer and nvte_workspace, so a refusal is a Python exception with libte's message. Works eagerly, under
+jit, vmap (one call after another) and shard_map; for gradients see `functional`.
+"""
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Any, NamedTuple, Optional
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from libte import _call, errors
+from libte.schema import OPS, PARTS, Op, Slot
+
+from . import _ffi
+
+_DTYPES = {np.dtype(getattr(jnp, j)): n for j, n in {
+    "float32": "f32", "float16": "f16", "bfloat16": "bf16", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "float8_e4m3fnuz": "e4m3fnuz",
+    "float8_e5m2fnuz": "e5m2fnuz", "uint8": "u8", "int8": "i8", "int16": "i16", "int32": "i32", "bool_": "bool"}.items()}
+_DTYPES[np.dtype(np.int64)] = "i64"
+_BACK = {n: d for d, n in _DTYPES.items()}
+_SOMEWHERE = _call.ffi.cast("void *", 256)  # "memory will be there": nvte_workspace reads no data
+
+
+class Quantized(NamedTuple):
+    """FP8 codes with their scaling: numbers ~ data * scale_inv. `columnwise` is the transpose [K, M]."""
+
+    data: Optional[Array] = None
+    columnwise: Optional[Array] = None
+    scale_inv: Optional[Array] = None
+    columnwise_scale_inv: Optional[Array] = None
+    scale: Optional[Array] = None
+    amax: Optional[Array] = None
+
+
+class Output(NamedTuple):
+    """What to make of an output that may be quantised. `compute_scale`: the operator computes the scale itself (current scaling)."""
+
+    dtype: Any = None
+    scale: Optional[Array] = None
+    amax: bool = True
+    rowwise: bool = True
+    columnwise: bool = False
+    compute_scale: bool = False
+
+
+class Spec(NamedTuple):
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def dtype_name(dtype: Any) -> str:
+    if isinstance(dtype, str) and dtype in _BACK:
+        return dtype
+    try:
+        return _DTYPES[np.dtype(dtype)]
+    except (KeyError, TypeError):
+        raise errors.InvalidArgumentError(f"libte takes no {dtype} arrays; it takes {', '.join(_BACK)}") from None
+
+
+@lru_cache(maxsize=4096)
+def _abstract(name: str, inputs: tuple[tuple[str, Spec], ...], outputs: tuple[tuple[str, Optional[str]], ...],
+              scalars: tuple[tuple[str, Any], ...], device: int) -> tuple[tuple[tuple[str, Spec], ...], int]:
+    """Shapes and dtypes of the asked output slots, and the bytes of workspace; refuses what the operator would refuse."""
+    op = OPS[name]
+    slots = {s.name: s for s in op.slots}
+    f = _call.Frame(op)
+    numbers = dict(scalars)
+    _call.set_scalars(f, tuple(numbers[s.name] for s in op.scalars if s.name in numbers),
+                      frozenset(s.name for s in op.scalars if s.name not in numbers))
+    tensors: dict[str, Any] = {}
+
+    def descriptor(s: Slot) -> Any:
+        if s.field not in tensors:
+            field = op.field(s.field)
+            tensors[s.field] = f.list(field, 1)[0] if field.count else f.tensor(s.field)
+        return tensors[s.field]
+
+    for n, spec in inputs:
+        s = slots[n]
+        t = descriptor(s)
+        t.set(PARTS.index(s.part), _SOMEWHERE, spec.shape, None, spec.dtype, (device, 0))
+        if s.part in ("data", "columnwise") and spec.dtype in _call.FP8:
+            t.c.scaling = _call.SCALING_TENSOR
+        if s.part == "columnwise" and t.data.data == _call.NULL:
+            t.set(0, _call.NULL, (*spec.shape[1:], spec.shape[0]), None, spec.dtype, (device, 0))
+    given = {n for n, _ in inputs}
+    for n, dtype in outputs:
+        if n in given:  # in place: what comes out is what went in
+            continue
+        s = slots[n]
+        t = descriptor(s)
+        t.ask(PARTS.index(s.part), dtype)
+        if dtype in _call.FP8:
+            t.c.scaling = _call.SCALING_TENSOR
+    _call.infer(f)
+    out = []
+    ins = dict(inputs)
+    for n, dtype in outputs:
+        if n in given:
+            out.append((n, ins[n]))
+            continue
+        s = slots[n]
+        t, i = tensors[s.field], PARTS.index(s.part)
+        shape, found = t.answer(i)
+        if i > 1:
+            shape, found = (1,), "f32"  # the scalars of tensor scaling
+        if i == 1:
+            wide = t.answer(0)[0]
+            shape, found = (wide[-1], *wide[:-1]), dtype or found
+        out.append((n, Spec(shape, found)))
+    for n, spec in out:
+        s = slots[n]
+        tensors[s.field].set(PARTS.index(s.part), _SOMEWHERE, spec.shape, None, spec.dtype, (device, 0))
+    size = _call.ffi.new("size_t *")
+    f.exec.device.device_type = device
+    status = _call.lib.nvte_workspace(name.encode(), f.exec, f.void, size)
+    if status:
+        text = _call.ffi.string(_call.lib.nvte_last_error()).decode(errors="replace")
+        raise errors.error(status, text.replace(f"nvte_workspace: {name}:", f"nvte_{name}:", 1))
+    return tuple(out), size[0]
+
+
+# ---- varying axes of shard_map ----
+def _varying(x: Any) -> frozenset[str]:
+    aval = jax.typeof(x) if hasattr(jax, "typeof") else None
+    m = getattr(aval, "manual_axis_type", None)
+    return frozenset(m.varying) if m is not None else frozenset(getattr(aval, "vma", ()) or ())
+
+
+def vary(x: Array, axes: frozenset[str]) -> Array:
+    """x as varying over mesh axes, where shard_map checks that."""
+    missing = tuple(sorted(axes - _varying(x)))
+    if not missing:
+        return x
+    return jax.lax.pcast(x, missing, to="varying") if hasattr(jax.lax, "pcast") else jax.lax.pvary(x, missing)
+
+
+def like(gradient: Array, primal: Array) -> Array:
+    """A gradient summed over the axes that its primal does not vary over (a weight that all shards share)."""
+    extra = tuple(sorted(_varying(gradient) - _varying(primal)))
+    return jax.lax.psum(gradient, extra) if extra else gradient
+
+
+def _device() -> int:
+    backend = jax.default_backend()
+    if backend == "cpu":
+        return 1
+    return 10 if "rocm" in jax.devices()[0].client.platform_version.lower() else 2
+
+
+_SCALAR = {"f32": np.float32, "i32": np.int32, "u32": np.uint32, "i64": np.int64, "size": np.int64}
+
+
+def call(name: str, inputs: dict[str, Array], outputs: dict[str, Optional[str]], scalars: dict[str, Any]) -> dict[str, Array]:
+    """An operator by slots. `outputs`: the slots to make and their dtypes (None = the operator's first); a slot that is in both is updated
+    (functionally: XLA copies where the old value is still needed)."""
+    op = OPS[name]
+    wide = {s.name for s in op.slots if s.name in inputs and s.part == "data" and "i64" in op.field(s.field).dtypes
+            and inputs[s.name].dtype == jnp.int32 and "i32" not in op.field(s.field).dtypes}
+    numbers = {s.name: _call.number(op, s, scalars.get(s.name, s.default)) for s in op.scalars if not any(f.count == s.name for f in op.fields)}
+    for n, v in numbers.items():
+        if v is None:
+            raise errors.InvalidArgumentError(f"nvte_{name}: {n} is required")
+    kinds = {s.name: s.kind for s in op.scalars}
+    shown = {n: _call.NAME[v[:2]] if kinds[n] == "dtype" else v for n, v in numbers.items()}
+    specs = tuple((s.name, Spec(tuple(inputs[s.name].shape), "i64" if s.name in wide else dtype_name(inputs[s.name].dtype)))
+                  for s in op.slots if s.name in inputs)
+    asked = tuple((s.name, outputs[s.name]) for s in op.slots if s.name in outputs)
+    made, workspace = _abstract(name, specs, asked, tuple(shown.items()), _device())
+
+    operands, masks, aliases = [], {"inputs": 0, "results": 0, "wide": 0}, {}
+    for i, s in enumerate(op.slots):
+        if s.name in inputs:
+            masks["inputs"] |= 1 << i
+            x = inputs[s.name]
+            if s.name in wide:  # JAX has no int64 by default: sign-extended little-endian pairs
+                masks["wide"] |= 1 << i
+                x = jnp.stack([x, x >> 31], -1)
+            if s.name in outputs:
+                aliases[len(operands)] = [n for n, _ in asked].index(s.name)
+            operands.append(x)
+        if s.name in outputs:
+            masks["results"] |= 1 << i
+    axes = frozenset().union(*(_varying(x) for x in operands))
+    results = [jax.ShapeDtypeStruct(spec.shape, _BACK[spec.dtype]) for _, spec in made]
+    attributes: dict[str, Any] = {n: np.int64(m) for n, m in masks.items()}
+    if workspace:
+        results.append(jax.ShapeDtypeStruct((workspace,), np.uint8))
+        attributes["workspace"] = np.int64(1)
+    for n, v in numbers.items():
+        kind = kinds[n]
+        attributes[n] = np.uint32(v[0] | v[1] << 8 | v[2] << 16) if kind == "dtype" else _SCALAR[kind](v)
+    out = jax.ffi.ffi_call(_ffi.TARGET, results, vmap_method="sequential", input_output_aliases=aliases)(
+        *(vary(x, axes) for x in operands), op=name, **attributes)
+    return {n: vary(x, axes) for (n, _), x in zip(made, out)}
+
+
+def _put(op: Op, name: str, value: Any, inputs: dict[str, Array]) -> None:
+    if isinstance(value, Quantized):
+        if not op.field(name).quantized:
+            raise errors.InvalidArgumentError(f"nvte_{op.name}: {name} takes a plain array, got a Quantized")
+        for part, x in zip(PARTS, value):
+            if x is not None and part not in ("scale", "amax"):
+                inputs[name if part == "data" else f"{name}_{part}"] = x
+    elif value is not None:
+        inputs[name] = jnp.asarray(value)
+
+
+def _want(op: Op, name: str, value: Any, inputs: dict[str, Array], outputs: dict[str, Optional[str]]) -> None:
+    if value is None or value is False:
+        return
+    o = value if isinstance(value, Output) else Output(None if value is True else value, amax=False)
+    dtype = None if o.dtype is None else dtype_name(o.dtype)
+    if o.rowwise:
+        outputs[name] = dtype
+    if not op.field(name).quantized or not isinstance(value, Output):
+        if dtype in _call.FP8:
+            outputs[f"{name}_scale_inv"] = "f32"
+        return
+    if o.columnwise:
+        outputs[f"{name}_columnwise"] = dtype
+    if dtype in _call.FP8:
+        if o.rowwise:
+            outputs[f"{name}_scale_inv"] = "f32"
+        if o.columnwise:
+            outputs[f"{name}_columnwise_scale_inv"] = "f32"
+    if o.amax or o.compute_scale:
+        outputs[f"{name}_amax"] = "f32"
+    if o.compute_scale:
+        outputs[f"{name}_scale"] = "f32"
+    elif o.scale is not None:
+        inputs[f"{name}_scale"] = jnp.reshape(o.scale, 1)
+
+
+def _make(name: str) -> Callable[..., Any]:
+    op = OPS[name]
+    takes = [f.name for f in op.fields if f.direction == "in"]
+    gives = [f.name for f in op.fields if f.writes]
+    # The first output is made unless others are named alone (all optional); required ones always are.
+    required = [f.name for f in op.fields if f.writes and not f.optional]
+    known = {*takes, *gives, *(s.name for s in op.scalars)}
+    counts = {f.count for f in op.fields if f.count}
+    result = namedtuple(name, gives)  # type: ignore[misc]
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        if len(args) > len(takes):
+            raise TypeError(f"{name} takes the inputs {', '.join(takes)}; outputs and scalars are keywords")
+        values = dict(zip(takes, args))
+        for k, v in kwargs.items():
+            if k not in known or k in values or k in counts:
+                raise TypeError(f"{name}: unexpected or repeated argument {k!r}")
+            values[k] = v
+        inputs: dict[str, Array] = {}
+        outputs: dict[str, Optional[str]] = {}
+        for n in takes:
+            _put(op, n, values.get(n), inputs)
+        wanted = {n: values.get(n) for n in gives}
+        for n in required:
+            wanted[n] = True if wanted[n] is None else wanted[n]
+        if all(v is None for v in wanted.values()):
+            wanted[next(n for n in gives if op.field(n).direction == "out")] = True
+        for n, v in wanted.items():
+            if isinstance(v, (Quantized, jax.Array)):  # codes that are ready, or a value to update
+                _put(op, n, v, inputs)
+                if isinstance(v, jax.Array):
+                    outputs[n] = None
+            else:
+                _want(op, n, v, inputs, outputs)
+        out = call(name, inputs, outputs, {s.name: values[s.name] for s in op.scalars if s.name in values})
+        fields = [_collect(op, n, out) for n in gives]
+        present = [f for f in fields if f is not None]
+        return present[0] if len(present) == 1 else result(*fields)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"{name}({', '.join(takes)}; {', '.join(gives)}; {', '.join(s.name for s in op.scalars)})\n\n{op.help}"
+    return function
+
+
+def _collect(op: Op, name: str, out: dict[str, Array]) -> Any:
+    parts = [out.get(name if p == "data" else f"{name}_{p}") for p in PARTS]
+    if not op.field(name).quantized or not any(p is not None for p in parts[1:]):
+        return parts[0]
+    return Quantized(*parts)
+
+
+_functions = {name: _make(name) for name in OPS}
+globals().update(_functions)
+__all__ = ["Output", "Quantized", "call", *_functions]
+
+
+def names() -> Iterable[str]:
+    return tuple(_functions)
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(f"libte has no operator {name!r}; it has {', '.join(sorted(OPS))}")

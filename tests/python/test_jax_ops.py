@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""libte_jax.ops: values, the same bits as libte.numpy and libte_torch, refusals at trace time, jit, vmap, the FFI version rule."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+te = pytest.importorskip("libte_jax", reason="libte_xla.so was not built (no XLA headers)", exc_type=ImportError)
+jax = pytest.importorskip("jax")
+import jax.numpy as jnp
+import libte
+import libte.numpy as ten
+from libte_jax import _ffi
+from tolerance import assert_close
+
+ROWS = [(5, 33), (2, 3, 64), (0, 16)]
+
+
+@pytest.mark.parametrize("shape", ROWS)
+def test_rmsnorm_is_the_formula(rng: np.random.Generator, shape: tuple[int, ...]) -> None:
+    x, g = rng.standard_normal(shape, dtype=np.float32), rng.standard_normal(shape[-1], dtype=np.float32)
+    y = jax.jit(lambda x, g: te.ops.rmsnorm_forward(x, g, epsilon=1e-3))(x, g)
+    assert_close(np.asarray(y), lambda x, g: x / np.sqrt((x * x).mean(-1, keepdims=True) + x.dtype.type(1e-3)) * g, x, g)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_bits_are_those_of_numpy_and_torch(rng: np.random.Generator, dtype: str) -> None:
+    torch = pytest.importorskip("torch")
+    import libte_torch
+
+    x = jnp.asarray(rng.standard_normal((7, 48)), dtype).at[0, 0].set(1e-40)  # a subnormal where the dtype has it
+    g, b = jnp.asarray(rng.standard_normal(48), dtype), jnp.asarray(rng.standard_normal(48), dtype)
+    got = te.ops.layernorm_forward(x, g, b, mu=True, rstd=True)
+    want = ten.layernorm_forward(np.asarray(x), np.asarray(g), np.asarray(b), mu=True, rstd=True)
+    for a, w in ((got.y, want.y), (got.mu, want.mu), (got.rstd, want.rstd)):
+        assert np.asarray(a).tobytes() == w.tobytes()
+    tx, tg, tb = (torch.from_dlpack(t) for t in (x, g, b))
+    y, mu, rstd = torch.empty_like(tx), torch.empty(7), torch.empty(7)
+    libte_torch.ops.layernorm_forward(tx, tg, tb, None, y, None, None, None, None, None, None, mu, rstd, 1e-5, 0)
+    assert bytes(y.view(torch.uint8).numpy()) == np.asarray(got.y).tobytes()
+
+
+@pytest.mark.parametrize("fmt", ["float8_e4m3fn", "float8_e5m2"])
+def test_quantise_both_orientations(rng: np.random.Generator, fmt: str) -> None:
+    x = rng.standard_normal((6, 20), dtype=np.float32)
+    q = jax.jit(lambda x, s: te.ops.quantize(x, y=te.Output(fmt, scale=s, columnwise=True)))(x, jnp.full(1, 3.0))
+    want = ten.quantize(x, fmt, 3.0, columnwise=True)
+    assert np.asarray(q.data).tobytes() == want.data.tobytes()
+    assert np.asarray(q.columnwise).tobytes() == want.columnwise.tobytes()
+    assert q.scale_inv[0] == np.float32(1) / np.float32(3) and q.amax[0] == np.abs(x).max()
+    rowless = te.Quantized(columnwise=q.columnwise, columnwise_scale_inv=q.scale_inv, scale_inv=q.scale_inv)
+    assert np.array_equal(te.ops.dequantize(rowless), te.ops.dequantize(q))
+
+
+def test_int32_targets_serve_as_int64(rng: np.random.Generator) -> None:
+    logits = rng.standard_normal((4, 9), dtype=np.float32)
+    target = np.array([1, -100, 8, 0], np.int32)
+    loss = te.ops.cross_entropy_forward(logits, target, reduction="none")
+    assert np.asarray(loss).tobytes() == ten.cross_entropy_forward(logits, target.astype(np.int64), loss=True, reduction="none").tobytes()
+    assert loss[1] == 0
+
+
+def test_in_place_output_accumulates(rng: np.random.Generator) -> None:
+    dy, x, w = (rng.standard_normal(s, dtype=np.float32) for s in ((3, 4), (3, 5), (4, 5)))
+    before = jnp.ones((4, 5))
+    out = te.ops.linear_backward(dy, x, w, dweight=before, flags="accumulate")
+    assert_close(np.asarray(out), lambda dy, x: dy.T @ x + 1, dy, x)
+    assert np.array_equal(before, np.ones((4, 5)))  # XLA copied it
+
+
+def test_refusals_come_at_trace_time_with_the_c_message() -> None:
+    x, g = jnp.ones((2, 8)), jnp.ones(4)
+    with pytest.raises(ValueError, match=r"nvte_rmsnorm_forward: gamma must be \[H\], H = x.shape\[-1\] = 8, got \[4\]"):
+        jax.eval_shape(te.ops.rmsnorm_forward, x, g)
+    with pytest.raises(ValueError, match="epsilon"):
+        jax.eval_shape(lambda x: te.ops.rmsnorm_forward(x, epsilon=-1.0), x)
+    with pytest.raises(libte.Error, match="activation takes gelu"):
+        te.ops.activation_forward(x, activation="tanhish")
+    with pytest.raises(TypeError, match="unexpected or repeated argument 'eps'"):
+        te.ops.rmsnorm_forward(x, eps=1e-5)
+    with pytest.raises(ValueError, match="x takes a plain array"):
+        te.ops.rmsnorm_forward(te.Quantized(x))
+
+
+def test_refusals_that_only_data_tells_carry_the_c_message() -> None:
+    with pytest.raises(Exception, match="nvte_cross_entropy_forward: .*target"):
+        jax.block_until_ready(jax.jit(te.ops.cross_entropy_forward)(jnp.ones((2, 4)), jnp.array([0, 7], jnp.int32)))
+
+
+def test_vmap_is_one_call_after_another(rng: np.random.Generator) -> None:
+    x, g = rng.standard_normal((3, 2, 16), dtype=np.float32), rng.standard_normal(16, dtype=np.float32)
+    y = jax.vmap(lambda x: te.ops.rmsnorm_forward(x, g))(x)
+    assert np.array_equal(y, te.ops.rmsnorm_forward(x, g))
+
+
+def test_version_rule() -> None:
+    _ffi.check_version((0, 1), (0, 3))
+    for built, runtime in (((0, 3), (0, 1)), ((1, 0), (0, 3))):
+        with pytest.raises(ImportError, match=f"speaks XLA FFI {built[0]}.{built[1]}.*{runtime[0]}.{runtime[1]} or older"):
+            _ffi.check_version(built, runtime)
