@@ -25,30 +25,56 @@ uint32_t philox_word(uint64_t seed, uint32_t (&c)[4], int word) {
   return c[word];
 }
 
-// A call's numbers, with the position of every element. V: Values<double> or Values<float>.
-template <class V> struct Model {
+// A call's numbers, with the position of every element; whatever inner loops need is looked up once.
+template <class T> struct Model {
   const Problem &p;
-  V &v;
+  const Values<T> &v;
   int format;
   bool thd;
   int64_t b, s_q, s_kv, h_q, h_kv, d, d_v;  // s of THD: tokens
+  int mask_kind;
+  bool bottom_right, pre_scale;
+  int64_t left, right;
+  T scale;
+  float rate;
+  uint64_t seed = 0, offset = 0;
+  std::vector<int64_t> len_q_, len_k_, start_q_, start_k_;
+  const T *q, *k, *value, *bias, *mask, *slopes;
+  Shape bias_shape, mask_shape;
 
-  Model(const Problem &p, V &v) : p(p), v(v), format((int)p.scalar("format")), thd(format == NVTE_FORMAT_THD) {
-    const Shape &q = p.find("q")->shape, &k = p.find("k")->shape;
-    b = thd ? p.find("cu_seqlens_q")->size() - 1 : q[format == NVTE_FORMAT_SBHD];
-    s_q = q[axis_s()], s_kv = k[axis_s()], h_q = q[axis_h()], h_kv = k[axis_h()];
-    d = last(q), d_v = last(p.find("v")->shape);
+  Model(const Problem &p, const Values<T> &v) : p(p), v(v), format((int)p.scalar("format")), thd(format == NVTE_FORMAT_THD) {
+    const Shape &qs = p.find("q")->shape, &ks = p.find("k")->shape;
+    b = thd ? p.find("cu_seqlens_q")->size() - 1 : qs[format == NVTE_FORMAT_SBHD];
+    s_q = qs[axis_s()], s_kv = ks[axis_s()], h_q = qs[axis_h()], h_kv = ks[axis_h()];
+    d = last(qs), d_v = last(p.find("v")->shape);
+    mask_kind = (int)p.scalar("mask_kind");
+    bottom_right = mask_kind == NVTE_MASK_CAUSAL_BOTTOM_RIGHT || (int)p.scalar("flags") & NVTE_ATTENTION_WINDOW_BOTTOM_RIGHT;
+    pre_scale = p.scalar("bias_kind") == NVTE_BIAS_PRE_SCALE;
+    left = (int64_t)p.scalar("window_left"), right = (int64_t)p.scalar("window_right");
+    scale = (T)(float)p.scalar("scale");
+    rate = (float)p.scalar("dropout");
+    if (v.has("rng_state")) seed = (uint64_t)p.find("rng_state")->values[0], offset = (uint64_t)p.find("rng_state")->values[1];
+    auto numbers = [&](const char *name) { return v.has(name) ? v[name].data() : nullptr; };
+    q = numbers("q"), k = numbers("k"), value = numbers("v"), bias = numbers("bias"), mask = numbers("mask"), slopes = numbers("alibi_slopes");
+    if (bias) bias_shape = p.find("bias")->shape;
+    if (mask) mask_shape = p.find("mask")->shape;
+    for (int64_t i = 0; i < b; i++) {
+      len_q_.push_back(length("cu_seqlens_q", i, s_q));
+      len_k_.push_back(length("cu_seqlens_kv", i, s_kv));
+      start_q_.push_back(first("cu_seqlens_q", i));
+      start_k_.push_back(first("cu_seqlens_kv", i));
+    }
   }
   int axis_s() const { return format == NVTE_FORMAT_BSHD ? 1 : format == NVTE_FORMAT_BHSD ? 2 : 0; }
   int axis_h() const { return thd || format == NVTE_FORMAT_BHSD ? 1 : 2; }
   int64_t entry(const char *cu, int64_t i) const { return (int64_t)v[cu][(size_t)i]; }
   int64_t length(const char *cu, int64_t ib, int64_t all) const { return v.has(cu) ? entry(cu, ib + 1) - entry(cu, ib) : all; }
-  int64_t len_q(int64_t ib) const { return length("cu_seqlens_q", ib, s_q); }
-  int64_t len_k(int64_t ib) const { return length("cu_seqlens_kv", ib, s_kv); }
-  int64_t start(bool keys, int64_t ib) const {
-    const std::string cu = keys ? "cu_seqlens_kv" : "cu_seqlens_q";
-    return !thd ? 0 : v.has(cu + "_padded") ? entry((cu + "_padded").c_str(), ib) : entry(cu.c_str(), ib);
+  int64_t first(const std::string &cu, int64_t ib) const {
+    return !thd ? 0 : entry(v.has(cu + "_padded") ? (cu + "_padded").c_str() : cu.c_str(), ib);
   }
+  int64_t len_q(int64_t ib) const { return len_q_[(size_t)ib]; }
+  int64_t len_k(int64_t ib) const { return len_k_[(size_t)ib]; }
+  int64_t start(bool keys, int64_t ib) const { return (keys ? start_k_ : start_q_)[(size_t)ib]; }
   // Offset of the channels of (batch, position in its sequence, head).
   int64_t at(bool keys, int64_t ib, int64_t is, int64_t ih, int64_t width) const {
     const int64_t s = keys ? s_kv : s_q, h = keys ? h_kv : h_q, pos = start(keys, ib) + is;
@@ -56,38 +82,30 @@ template <class V> struct Model {
     return row * width;
   }
   int64_t stat(int64_t ib, int64_t is, int64_t ih) const { return (thd ? ih : ib * h_q + ih) * s_q + start(false, ib) + is; }
-  int64_t grid(const char *name, int64_t ib, int64_t ih, int64_t iq, int64_t ik) const {
-    const Shape &s = p.find(name)->shape;
+  static int64_t grid(const Shape &s, int64_t ib, int64_t ih, int64_t iq, int64_t ik) {
     return (((s[0] == 1 ? 0 : ib) * s[1] + (s[1] == 1 ? 0 : ih)) * s[2] + (s[2] == 1 ? 0 : iq)) * s[3] + ik;
   }
-  int64_t aligned(int64_t ib, int64_t iq) const {
-    const bool right = p.scalar("mask_kind") == NVTE_MASK_CAUSAL_BOTTOM_RIGHT || (int)p.scalar("flags") & NVTE_ATTENTION_WINDOW_BOTTOM_RIGHT;
-    return iq + (right ? len_k(ib) - len_q(ib) : 0);
-  }
+  int64_t aligned(int64_t ib, int64_t iq) const { return iq + (bottom_right ? len_k(ib) - len_q(ib) : 0); }
   bool kept(int64_t ib, int64_t ih, int64_t iq, int64_t ik) const {
     if (iq >= len_q(ib) || ik >= len_k(ib)) return false;
-    const int64_t left = (int64_t)p.scalar("window_left"), right = (int64_t)p.scalar("window_right"), at = aligned(ib, iq);
-    if (p.scalar("mask_kind") == NVTE_MASK_CAUSAL && ik > iq) return false;
-    if (p.scalar("mask_kind") == NVTE_MASK_CAUSAL_BOTTOM_RIGHT && ik > iq + len_k(ib) - len_q(ib)) return false;
-    if ((left >= 0 && ik < at - left) || (right >= 0 && ik > at + right)) return false;
-    return !v.has("mask") || v["mask"][(size_t)grid("mask", ib, ih, iq, ik)] == 0;
+    const int64_t here = aligned(ib, iq);
+    if (mask_kind == NVTE_MASK_CAUSAL && ik > iq) return false;
+    if (mask_kind == NVTE_MASK_CAUSAL_BOTTOM_RIGHT && ik > iq + len_k(ib) - len_q(ib)) return false;
+    if ((left >= 0 && ik < here - left) || (right >= 0 && ik > here + right)) return false;
+    return !mask || mask[grid(mask_shape, ib, ih, iq, ik)] == 0;
   }
   bool dropped(int64_t ib, int64_t ih, int64_t iq, int64_t ik) const {
-    const float rate = (float)p.scalar("dropout");
     if (rate == 0) return false;
-    const uint64_t seed = (uint64_t)v["rng_state"][0], offset = (uint64_t)v["rng_state"][1];
     uint32_t c[4] = {(uint32_t)(offset + (uint64_t)(ib * h_q + ih)), (uint32_t)iq, (uint32_t)(ik / 4), (uint32_t)(offset >> 32)};
     return philox_word(seed, c, (int)(ik % 4)) < (uint64_t)((double)rate * 4294967296.0);
   }
-  template <class T> T logit(int64_t ib, int64_t ih, int64_t iq, int64_t ik) const {
-    const auto &q = v["q"], &k = v["k"];
-    const int64_t x = at(false, ib, iq, ih, d), y = at(true, ib, ik, ih / (h_q / h_kv), d);
+  T logit(int64_t ib, int64_t ih, int64_t iq, int64_t ik) const {
+    const T *x = q + at(false, ib, iq, ih, d), *y = k + at(true, ib, ik, ih / (h_q / h_kv), d);
     T s = 0;
-    for (int64_t i = 0; i < d; i++) s += (T)q[x + i] * (T)k[y + i];
-    const T scale = (T)(float)p.scalar("scale");
-    const T bias = v.has("bias") ? (T)v["bias"][(size_t)grid("bias", ib, ih, iq, ik)] : (T)0;
-    s = p.scalar("bias_kind") == NVTE_BIAS_PRE_SCALE ? (s + bias) * scale : s * scale + bias;
-    if (v.has("alibi_slopes")) s += (T)v["alibi_slopes"][(size_t)ih] * (T)(ik - aligned(ib, iq));
+    for (int64_t i = 0; i < d; i++) s += x[i] * y[i];
+    const T add = bias ? bias[grid(bias_shape, ib, ih, iq, ik)] : (T)0;
+    s = pre_scale ? (s + add) * scale : s * scale + add;
+    if (slopes) s += slopes[ih] * (T)(ik - aligned(ib, iq));
     return s;
   }
   // f(batch, head, query) for the queries of every sequence.
@@ -98,8 +116,8 @@ template <class V> struct Model {
   }
 };
 
-template <class T> void forward(const Problem &p, Values<T> &v, std::vector<T> &o, std::vector<T> &stats) {
-  const Model<Values<T>> m(p, v);
+template <class T> void forward(const Problem &p, const Values<T> &v, std::vector<T> &o, std::vector<T> &stats) {
+  const Model<T> m(p, v);
   std::fill(stats.begin(), stats.end(), (T)-kInf);
   const int kind = (int)p.scalar("softmax_kind");
   const T keep_scale = 1 / (1 - (T)(float)p.scalar("dropout"));
@@ -109,7 +127,7 @@ template <class T> void forward(const Problem &p, Values<T> &v, std::vector<T> &
     const T extra = top;
     for (int64_t ik = 0; ik < m.len_k(ib); ik++)
       if (m.kept(ib, ih, iq, ik)) {
-        row.push_back({ik, m.template logit<T>(ib, ih, iq, ik)});
+        row.push_back({ik, m.logit(ib, ih, iq, ik)});
         if (!(row.back().second <= top)) top = row.back().second;
       }
     if (row.empty()) return;
@@ -120,7 +138,7 @@ template <class T> void forward(const Problem &p, Values<T> &v, std::vector<T> &
       if (m.dropped(ib, ih, iq, ik)) continue;
       const T s = std::exp(x - top) / sum * keep_scale;
       const int64_t to = m.at(false, ib, iq, ih, m.d_v), from = m.at(true, ib, ik, ih / (m.h_q / m.h_kv), m.d_v);
-      for (int64_t i = 0; i < m.d_v; i++) o[to + i] += s * v["v"][from + i];
+      for (int64_t i = 0; i < m.d_v; i++) o[to + i] += s * m.value[from + i];
     }
   });
 }
@@ -149,6 +167,10 @@ Shape grid_shape(const Case &c, const char *key, int64_t b, int64_t h, int64_t s
   return {full.at(0) ? b : 1, full.at(1) ? h : 1, full.at(2) ? s_q : 1, s_kv};
 }
 
+// Equal values (the expand layout), or one key a query (exact=1), make dO V - r cancel entirely: integers keep both exact, so that 0
+// is the answer in any order of sums.
+Fill values_fill(const Case &c, const Problem &p) { return p.expand || c.flag("exact") ? Fill::integers : Fill::normal; }
+
 struct Sizes { int64_t b, s, s_kv, h, h_kv, d, d_v; };
 
 Sizes common(const Case &c, Problem &p) {
@@ -158,7 +180,7 @@ Sizes common(const Case &c, Problem &p) {
   const int64_t d = c.i("d"), d_v = c.i("dv", d), sequences = format == NVTE_FORMAT_THD ? (int64_t)c.shape("cuq").size() - 1 : b;
   // grids of THD cover the longest sequences: give them all tokens
   p.in("q", shape_of(format, b, s, h, d), dtype);
-  Arg &k = p.in("k", shape_of(format, b, s_kv, h_kv, d), dtype), &v = p.in("v", shape_of(format, b, s_kv, h_kv, d_v), dtype);
+  Arg &k = p.in("k", shape_of(format, b, s_kv, h_kv, d), dtype), &v = p.in("v", shape_of(format, b, s_kv, h_kv, d_v), dtype, values_fill(c, p));
   const char *lengths[4][2] = {{"cuq", "cu_seqlens_q"}, {"cuk", "cu_seqlens_kv"}, {"padq", "cu_seqlens_q_padded"}, {"padk", "cu_seqlens_kv_padded"}};
   for (auto &l : lengths)
     if (c.has(l[0])) p.in(l[1], {(int64_t)c.shape(l[0]).size()}, DType::i32).set(list(c, l[0]));
@@ -186,7 +208,7 @@ Sizes common(const Case &c, Problem &p) {
   if (c.has("bad")) p.must_fail(NVTE_ERR_INVALID_ARGUMENT, c.s("bad").c_str());
   else if (c.flag("poison") && !p.expand) {  // keys that no query keeps: NaN and infinity must not get out
     Values<double> all(p);
-    const Model<Values<double>> m(p, all);
+    const Model<double> m(p, all);
     std::vector<double> kp = k.values, vp = v.values;
     for (int64_t i = 0; i < m.s_kv * m.h_kv * (m.thd ? 1 : m.b); i++) {
       for (int64_t j = 0; j < d; j++) kp[(size_t)(i * d + j)] = kInf;
@@ -215,12 +237,12 @@ struct Forward {
     if (!c.flag("no_stats")) p.out("stats", stats_shape(format_of(c), n), DType::f32);
   }
   template <class T> static void reference(const Problem &p, Values<T> &v) {
-    const Model<Values<T>> m(p, v);
+    const Model<T> m(p, v);
     forward(p, v, v.out("o"), v.out("stats", (m.thd ? 1 : m.b) * m.h_q * m.s_q));
   }
   static double flops(const Problem &p) {
     Values<double> v(p);
-    const Model<Values<double>> m(p, v);
+    const Model<double> m(p, v);
     double keys = 0;
     for (int64_t b = 0; b < m.b; b++)
       for (int64_t q = 0; q < m.len_q(b); q++)
@@ -240,7 +262,7 @@ struct Backward {
     const int format = format_of(c);
     const DType dtype = c.dtype("dtype"), result = c.dtype("odtype", dtype);
     const Shape o = shape_of(format, n.b, n.s, n.h, n.d_v);
-    p.in("d_o", o, c.dtype("dodtype", dtype));
+    p.in("d_o", o, c.dtype("dodtype", dtype), values_fill(c, p));
     std::vector<double> saved((size_t)count(o)), stats((size_t)count(stats_shape(format, n)));
     if (!c.has("bad")) {
       Values<double> v(p);
@@ -255,34 +277,36 @@ struct Backward {
     if (p.has("softmax_offset")) p.out("dsoftmax_offset", p.find("softmax_offset")->shape, DType::f32);
   }
   template <class T> static void reference(const Problem &p, Values<T> &v) {
-    const Model<Values<T>> m(p, v);
-    const T keep_scale = 1 / (1 - (T)(float)p.scalar("dropout")), scale = (T)(float)p.scalar("scale");
+    const Model<T> m(p, v);
+    const T keep_scale = 1 / (1 - (T)m.rate);
     std::vector<T> &dq = v.out("dq"), &dk = v.out("dk"), &dv = v.out("dv"), none;
-    std::vector<T> &dbias = p.has("bias") ? v.out("dbias", p.find("bias")->size()) : none;
-    std::vector<T> &dsink = p.has("softmax_offset") ? v.out("dsoftmax_offset", m.h_q) : none;
+    const bool biased = m.bias, learnable = p.has("softmax_offset");
+    std::vector<T> &dbias = biased ? v.out("dbias", p.find("bias")->size()) : none;
+    std::vector<T> &dsink = learnable ? v.out("dsoftmax_offset", m.h_q) : none;
+    const std::vector<T> &stats = v["stats"], &d_o = v["d_o"], &o = v["o"], &sink = learnable ? v["softmax_offset"] : none;
     m.each_row([&](int64_t ib, int64_t ih, int64_t iq) {
-      const T lse = v["stats"][m.stat(ib, iq, ih)];
+      const T lse = stats[m.stat(ib, iq, ih)];
       if (lse == (T)-kInf) return;
       const int64_t x = m.at(false, ib, iq, ih, m.d), y = m.at(false, ib, iq, ih, m.d_v), kv = ih / (m.h_q / m.h_kv);
       T r = 0;
-      for (int64_t i = 0; i < m.d_v; i++) r += v["d_o"][y + i] * v["o"][y + i];
-      if (p.has("softmax_offset")) dsink[ih] -= std::exp(v["softmax_offset"][ih] - lse) * r;
+      for (int64_t i = 0; i < m.d_v; i++) r += d_o[y + i] * o[y + i];
+      if (learnable) dsink[ih] -= std::exp(sink[ih] - lse) * r;
       for (int64_t ik = 0; ik < m.len_k(ib); ik++) {
         if (!m.kept(ib, ih, iq, ik)) continue;
-        const T s = std::exp(m.template logit<T>(ib, ih, iq, ik) - lse);
+        const T s = std::exp(m.logit(ib, ih, iq, ik) - lse);
         const bool dropped = m.dropped(ib, ih, iq, ik);
         const int64_t key = m.at(true, ib, ik, kv, m.d), value = m.at(true, ib, ik, kv, m.d_v);
         T dd = 0;
         for (int64_t i = 0; i < m.d_v; i++) {
-          dd += v["d_o"][y + i] * v["v"][value + i];
-          if (!dropped) dv[value + i] += s * keep_scale * v["d_o"][y + i];
+          dd += d_o[y + i] * m.value[value + i];
+          if (!dropped) dv[value + i] += s * keep_scale * d_o[y + i];
         }
         const T ds = s * ((dropped ? 0 : dd * keep_scale) - r);
         for (int64_t i = 0; i < m.d; i++) {
-          dq[x + i] += scale * ds * v["k"][key + i];
-          dk[key + i] += scale * ds * v["q"][x + i];
+          dq[x + i] += m.scale * ds * m.k[key + i];
+          dk[key + i] += m.scale * ds * m.q[x + i];
         }
-        if (p.has("bias")) dbias[(size_t)m.grid("bias", ib, ih, iq, ik)] += (p.scalar("bias_kind") == NVTE_BIAS_PRE_SCALE ? scale : 1) * ds;
+        if (biased) dbias[m.grid(m.bias_shape, ib, ih, iq, ik)] += (m.pre_scale ? m.scale : 1) * ds;
       }
     });
   }

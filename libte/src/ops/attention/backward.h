@@ -47,7 +47,7 @@ template <class E> struct BackwardTiles {
 };
 
 // Logits x and dP y of columns [0, n16) become the (dropped-out) probabilities and dS, zeros where the row keeps nothing.
-// minus_lse = -stats * log2(e).
+// Logits are c x. log2(e) multiplies the difference, so that large log-sum-exps cost no precision.
 inline void gradient_row(float *x, float *y, Span at, int n16, float c, float minus_lse, float delta, const Pair *keep, float inverse) {
   const int v0 = down16(at.lo), v1 = up16(at.hi);
   auto clear = [&](int from, int to) {
@@ -58,7 +58,7 @@ inline void gradient_row(float *x, float *y, Span at, int n16, float c, float mi
   for (int j = v0; j < v1; j += 16) {
     vf s = load((const float *)x + j), dp = load((const float *)y + j);
     if (j < at.lo || j + 16 > at.hi) s = fence(s, j, at.lo, at.hi);
-    vf p = exp2_fast<6>(fma(s, cv, shift)), dropped = p;
+    vf p = exp2_fast<6>(fma(s, cv, shift) * set1(kLog2e)), dropped = p;
     if (keep) {
       const vi kept = load(keep + j);
       dropped = select(kept, p, zero());
@@ -80,7 +80,7 @@ int gradient_tile(const Problem &p, const Sizes &z, const BackwardIn &in, const 
   score_product(strips, count, n16, z.d16 / kPerUnit<E>, (const E *)t.q, z.ld_d, (const E *)t.kt, z.ld_keys, t.scores, z.ld_keys);
   score_product(strips, count, n16, z.dv16 / kPerUnit<E>, (const E *)t.d_o, z.ld_dv, (const E *)t.vt, z.ld_keys, t.ds, z.ld_keys);
   const bool extras = has_extras(p);
-  const float c = extras ? kLog2e : p.scale * kLog2e, inverse = 1.f / (1.f - p.dropout);
+  const float c = extras ? 1.f : p.scale, inverse = 1.f / (1.f - p.dropout);
   for (int i = 0; i < rb.rows; i++) {
     const Row &r = rb.r[i];
     float *x = t.scores + i * z.ld_keys, *y = t.ds + i * z.ld_keys;
@@ -94,7 +94,7 @@ int gradient_tile(const Problem &p, const Sizes &z, const BackwardIn &in, const 
     }
     if (at.lo < at.hi && extras) transform_row(p, rb, r, k0, n, down16(at.lo), up16(at.hi), x);
     if (at.lo < at.hi && p.dropout > 0) keep_row(p, drop, rb, r, k0, down16(at.lo), up16(at.hi), t.keep);
-    gradient_row(x, y, at, n16, c, -lse * kLog2e, delta, p.dropout > 0 ? t.keep : nullptr, inverse);
+    gradient_row(x, y, at, n16, c, -lse, delta, p.dropout > 0 ? t.keep : nullptr, inverse);
   }
   return bad;
 }
