@@ -58,6 +58,19 @@ const Named &named(DType t) {
   throw std::runtime_error("dtype without a name");
 }
 
+// 2^e, and floor(log2 a) of a positive normal double; below that range the least exponent, which is all that encode needs.
+double pow2(int e) {
+  const uint64_t u = (uint64_t)(e + 1023) << 52;
+  double d;
+  memcpy(&d, &u, 8);
+  return d;
+}
+int exponent_of(double a) {
+  uint64_t u;
+  memcpy(&u, &a, 8);
+  return (int)(u >> 52 & 2047) - 1023;
+}
+
 int64_t sign_extend(uint64_t bits, int width) { return (int64_t)(bits << (64 - width)) >> (64 - width); }
 
 }  // namespace
@@ -70,7 +83,8 @@ DType parse_dtype(const std::string &s) {
   throw std::runtime_error("unknown dtype '" + s + "'");
 }
 
-double decode(DType t, uint64_t bits) {
+namespace {
+double decode_slowly(DType t, uint64_t bits) {
   if (const Format *f = format_of(t)) {
     const int width = 1 + f->exponent + f->mantissa;
     const double sign = bits >> (width - 1) & 1 ? -1 : 1;
@@ -96,6 +110,24 @@ double decode(DType t, uint64_t bits) {
   }
 }
 
+// Every value of an 8- or 16-bit type.
+const std::vector<double> &table(DType t) {
+  static std::vector<double> tables[16];
+  std::vector<double> &v = tables[(int)t];
+  if (v.empty()) {
+    std::vector<double> all((size_t)1 << (8 * bytes_of(t)));
+    for (size_t i = 0; i < all.size(); i++) all[i] = decode_slowly(t, i);
+    v.swap(all);
+  }
+  return v;
+}
+}  // namespace
+
+double decode(DType t, uint64_t bits) {
+  const size_t size = bytes_of(t);
+  return size <= 2 ? table(t)[bits & ((1u << (8 * size)) - 1)] : decode_slowly(t, bits);
+}
+
 uint64_t encode(DType t, double x) {
   const Format *f = format_of(t);
   if (!f) {
@@ -115,16 +147,16 @@ uint64_t encode(DType t, double x) {
   if (fp8 && a > f->max) a = f->max;
   if (std::isinf(a)) return sign | infinity;
   // the grid around a has step 2^(exponent - mantissa); below the least normal number it stays constant
-  int e = a == 0 ? 1 - f->bias : std::ilogb(a);
+  int e = exponent_of(a);
   if (e < 1 - f->bias) e = 1 - f->bias;
-  const double steps = std::ldexp(a, f->mantissa - e);  // exact
-  double n = std::floor(steps);
-  const double rest = steps - n;
-  if (rest > 0.5 || (rest == 0.5 && std::fmod(n, 2) == 1)) n += 1;
-  const double rounded = std::ldexp(n, e - f->mantissa);
+  const double steps = a * pow2(f->mantissa - e);  // exact
+  uint64_t n = (uint64_t)steps;
+  const double rest = steps - (double)n;
+  if (rest > 0.5 || (rest == 0.5 && n % 2 == 1)) n += 1;
+  const double rounded = (double)n * pow2(e - f->mantissa);
   if (rounded > f->max) return sign | infinity;  // fp8 cannot get here
   // n counts steps from 0, so carries into the next binade fall out of the addition
-  const uint64_t code = (uint64_t)n + ((uint64_t)(e - (1 - f->bias)) << f->mantissa);
+  const uint64_t code = n + ((uint64_t)(e - (1 - f->bias)) << f->mantissa);
   if (f->special == Format::kFnuz && code == 0) return 0;
   return sign | code;
 }
@@ -133,9 +165,9 @@ double ulp(DType t, double x) {
   const Format *f = format_of(t);
   if (!f) return 0;
   const double a = std::fabs(x);
-  int e = a == 0 || std::isnan(a) ? 1 - f->bias : a > f->max ? std::ilogb(f->max) : std::ilogb(a);
+  int e = std::isnan(a) ? 1 - f->bias : exponent_of(a > f->max ? f->max : a);
   if (e < 1 - f->bias) e = 1 - f->bias;
-  return std::ldexp(1.0, e - f->mantissa);
+  return pow2(e - f->mantissa);
 }
 
 double largest(DType t) {
@@ -144,6 +176,11 @@ double largest(DType t) {
 }
 
 double read_element(DType t, const void *p) {
+  if (t == DType::f32) {
+    float f;
+    memcpy(&f, p, 4);
+    return f;
+  }
   uint64_t u = 0;
   memcpy(&u, p, bytes_of(t));
   return decode(t, u);

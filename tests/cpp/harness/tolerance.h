@@ -26,7 +26,7 @@ inline double least_sqnr(DType t) {
 constexpr int64_t kSqnrElements = 256;  // fewer say nothing
 
 // Finite differences of the double formula: central, step times max(1, |x|). Truncation and cancellation are far under kNoise of the
-// largest gradient; what is left is f32 rounding of saved tensors (rstd, lse, probabilities) that backward is given.
+// largest gradient; what is left is f32 rounding of constants that the tests compute ahead.
 constexpr double kDifferenceStep = 1e-5;
 constexpr double kDifferenceNoise = 1e-6;
 // More inputs than this are not differentiated one by one.

@@ -58,7 +58,7 @@ struct Gemm {
     if (c.i("dc", 0) == 1) out.columnwise();
     if (c.i("dc", 0) == 2) out.columnwise_only();
     if (c.has("aux")) {
-      if (c.flag("dgelu")) p.in("aux", result, c.dtype("aux"));
+      if (c.flag("dgelu")) p.inout("aux", result, c.dtype("aux")).exact().keep();  // read only: comes out as it went in
       else p.out("aux", result, c.dtype("aux"));
     }
     if (c.has("dbias")) p.out("dbias", {c.flag("dgelu") ? n : m}, c.dtype("dbias"));
@@ -83,7 +83,7 @@ struct Gemm {
         if (beta != 0) s += beta * (v.has("c") ? v["c"][i * n + j] : v["d"][i * n + j]);
         if (v.has("bias") && !v["bias"].empty()) s += v["bias"][j];
         if (flags & NVTE_GEMM_GELU) aux[i * n + j] = s, s = gelu(s);
-        if (flags & NVTE_GEMM_DGELU) s *= dgelu(v["aux"][i * n + j]), dbias[j] += s;
+        if (flags & NVTE_GEMM_DGELU) aux[i * n + j] = v["aux"][i * n + j], s *= dgelu(aux[i * n + j]), dbias[j] += s;
         d[i * n + j] = s;
       }
     }
