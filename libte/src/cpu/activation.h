@@ -12,18 +12,21 @@ namespace {
 constexpr int64_t kStrip = 2048;  // f32 values of a strip: 8 KB
 struct alignas(64) StripBuffer { float v[kStrip + 16]; };
 
+// Which NaN comes out of a formula depends on the order of operands in the compiled code: one for all keeps levels equal.
+TE_INLINE vf one_nan(vf v) { return select(is_nan(v), floats(set1i(0x7fc00000)), v); }
+
 // n: a multiple of 16.
 template <class A, class X> static void value_strip(const void *x, float *y, int64_t n) {
-  for (int64_t j = 0; j < n; j += 16) store(y + j, A::value(load((const X *)x + j)));
+  for (int64_t j = 0; j < n; j += 16) store(y + j, one_nan(A::value(load((const X *)x + j))));
 }
 template <class A, class X> static void slope_strip(const void *x, float *y, int64_t n) {
-  for (int64_t j = 0; j < n; j += 16) store(y + j, A::slope(load((const X *)x + j)));
+  for (int64_t j = 0; j < n; j += 16) store(y + j, one_nan(A::slope(load((const X *)x + j))));
 }
 template <class A, class X> static void both_strip(const void *x, float *value, float *slope, int64_t n) {
   for (int64_t j = 0; j < n; j += 16) {
     const ValueAndSlope r = A::both(load((const X *)x + j));
-    store(value + j, r.value);
-    store(slope + j, r.slope);
+    store(value + j, one_nan(r.value));
+    store(slope + j, one_nan(r.slope));
   }
 }
 template <class X> static void multiply_strip(const void *x, float *y, int64_t n) {

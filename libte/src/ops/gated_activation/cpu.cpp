@@ -13,10 +13,10 @@ template <class X> void clamped_gate(const Clamp &c, const void *x, float *value
   for (int64_t j = 0; j < n; j += 16) {
     const vf a = load((const X *)x + j), m = min(set1(c.limit), a), z = set1(c.alpha) * m;
     const Logistic l = logistic_with_slope(z);
-    store(value + j, max(set1(-0x1.fffffep127f), m) * l.s);  // -inf * 0 is -0, the limit
+    store(value + j, one_nan(max(set1(-0x1.fffffep127f), m) * l.s));  // -inf * 0 is -0, the limit
     // z l.slope is 0 for infinite z, the limit
     const vf tail = clamp(z, kExpZero, -kExpZero) * l.slope;
-    store(slope + j, select(a > set1(c.limit), zero(), l.s + tail));
+    store(slope + j, one_nan(select(a > set1(c.limit), zero(), l.s + tail)));
   }
 }
 // value = clamp(b, -limit, limit) + offset, slope = 1 inside the clamp, else 0.
@@ -29,7 +29,7 @@ template <class X> void clamped_linear(const Clamp &c, const void *x, float *val
 }
 // y = f(a) * b. n: a multiple of 16.
 template <class A, class X> void gated_strip(const void *a, const void *b, float *y, int64_t n) {
-  for (int64_t j = 0; j < n; j += 16) store(y + j, A::value(load((const X *)a + j)) * load((const X *)b + j));
+  for (int64_t j = 0; j < n; j += 16) store(y + j, one_nan(A::value(load((const X *)a + j)) * load((const X *)b + j)));
 }
 typedef void (*GatedStrip)(const void *a, const void *b, float *y, int64_t n);
 typedef void (*ClampStrip)(const Clamp &c, const void *x, float *value, float *slope, int64_t n);
