@@ -14,6 +14,13 @@
 #include "cpu/pool.h"
 #include "tensors.h"
 
+// The sanitizers' allocators end the process where malloc would say no; the scratch test wants the answer.
+#if defined(__SANITIZE_ADDRESS__)
+extern "C" const char *__asan_default_options() { return "allocator_may_return_null=1"; }
+#elif defined(__SANITIZE_THREAD__)
+extern "C" const char *__tsan_default_options() { return "allocator_may_return_null=1:die_after_fork=0"; }
+#endif
+
 namespace te::cpu {
 namespace {
 
