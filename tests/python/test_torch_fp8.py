@@ -343,7 +343,7 @@ def test_a25_memory_does_not_grow() -> None:
     before = tensors()
     for _ in range(20):
         step(m, x, recipe)
-    assert tensors() == before
+    assert tensors() <= before  # fewer where garbage of earlier tests went meanwhile
 
 
 def test_unbuilt_recipes_are_named() -> None:
