@@ -29,4 +29,4 @@ cmake -S . -B "$tree" -G Ninja -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSO
   -DGTEST_MAIN_LIBRARY="$gtest/libgtest_main.a" -DGTEST_INCLUDE_DIR=/usr/src/googletest/googletest/include \
   -DCMAKE_DISABLE_FIND_PACKAGE_GTest_CONFIG=ON "${launcher[@]}" ${CMAKE_ARGS:-} >/dev/null
 cmake --build "$tree" -j "${JOBS:-$(nproc)}" --target te libte_ops
-[ -n "${COMPILE_ONLY:-}" ] || qemu-aarch64-static -L /usr/aarch64-linux-gnu -E LD_LIBRARY_PATH="$tree" "$tree/tests/cpp/libte_ops" --max-elements=20000 --gtest_filter=-Codec.* "$@"
+[ -n "${COMPILE_ONLY:-}" ] || qemu-aarch64-static -L /usr/aarch64-linux-gnu -E LD_LIBRARY_PATH="$tree" "$tree/tests/cpp/libte_ops" --max-elements=3000 --gtest_filter=-Codec.* "$@"

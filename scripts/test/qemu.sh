@@ -20,7 +20,7 @@ model() {  # CPU model, level it must pick
   answer=$(LIBTE_CPU_ISA=avx512bf16 "$emulator" -cpu "$1" "$tests" --require-isa=avx512bf16) && { echo "qemu.sh: $1 claims avx512bf16" >&2; exit 1; }
   [[ $answer == *"goes up to $2"* ]] || { echo "qemu.sh: $1 should go up to $2, says: $answer" >&2; exit 1; }
   # the picked level, unforced; large cases are slow under emulation
-  LIBTE_CPU_ISA=auto "$emulator" -cpu "$1" "$tests" --max-elements=20000 --gtest_filter=-Codec.* "${@:3}"
+  LIBTE_CPU_ISA=auto "$emulator" -cpu "$1" "$tests" --max-elements=3000 --gtest_filter=-Codec.* "${@:3}"
 }
 model qemu64 base "$@"
 model Haswell avx2 "$@"
