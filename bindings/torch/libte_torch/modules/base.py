@@ -122,6 +122,7 @@ class TransformerEngineBaseModule(nn.Module):
             if not torch.compiler.is_compiling():
                 if len(_plans) > 256:
                     _plans.clear()
+                    _keep_alive.clear()
                 _plans[key] = plan
                 _keep_alive[key] = recipe
         if plan.current:

@@ -10,7 +10,7 @@ from torch import Tensor
 from .. import functional as F
 from ..tensor import dequantized
 from .base import Device, TransformerEngineBaseModule, check_inert, refuse_unbuilt
-from .linear import Linear, _main_grad, split_sizes
+from .linear import Linear, _main_grad, make_linear_parameters
 from .norm import make_norm_parameters, reset_norm_parameters
 
 
@@ -55,14 +55,7 @@ class LayerNormLinear(TransformerEngineBaseModule):
         self.return_bias, self.use_bias, self.return_layernorm_output = return_bias, bias, return_layernorm_output
         self.init_method = self.init_or_default(init_method)
         make_norm_parameters(self, in_features, normalization, zero_centered_gamma)
-        self.splits = split_sizes(self, parameters_split, out_features)
-        if self.splits is None:
-            self.make_weight("weight", (out_features, in_features), self.init_method)
-            self.make_vector("bias", out_features if bias else None)
-        else:
-            for name, n in self.splits.items():
-                self.make_weight(name + "weight", (n, in_features), self.init_method)
-                self.make_vector(name + "bias", n if bias else None)
+        self.splits = make_linear_parameters(self, parameters_split, out_features, in_features, bias)
 
     whole = Linear.whole
 

@@ -47,14 +47,7 @@ class Linear(TransformerEngineBaseModule):
         self.fuse_wgrad_accumulation = fuse_wgrad_accumulation
         self.return_bias, self.use_bias = return_bias, bias
         self.init_method = self.init_or_default(init_method)
-        self.splits = split_sizes(self, parameters_split, out_features)
-        if self.splits is None:
-            self.make_weight("weight", (out_features, in_features), self.init_method)
-            self.make_vector("bias", out_features if bias else None)
-        else:
-            for name, n in self.splits.items():
-                self.make_weight(name + "weight", (n, in_features), self.init_method)
-                self.make_vector(name + "bias", n if bias else None)
+        self.splits = make_linear_parameters(self, parameters_split, out_features, in_features, bias)
 
     def reset_parameters(self, defer_init: bool = False) -> None:
         """Initialises again (after materialising from the meta device)."""
@@ -102,6 +95,15 @@ def split_sizes(owner: Any, split: Any, total: int) -> Optional[dict[str, int]]:
     if sum(split.values()) != total:
         raise ValueError(f"{type(owner).__name__}: parameters_split must add up to out_features = {total}, got {sum(split.values())}")
     return {(n[: -len("weight")] if n.endswith("weight") else n if n.endswith("_") else n + "_"): int(k) for n, k in split.items()}
+
+
+def make_linear_parameters(owner: Any, split: Any, out_features: int, in_features: int, bias: bool) -> Optional[dict[str, int]]:
+    """weight and bias of a linear-like module, whole or under the names of parameters_split; returns the split."""
+    splits = split_sizes(owner, split, out_features)
+    for name, n in (splits or {"": out_features}).items():
+        owner.make_weight(name + "weight", (n, in_features), owner.init_method)
+        owner.make_vector(name + "bias", n if bias else None)
+    return splits
 
 
 def linear(
