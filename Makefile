@@ -2,12 +2,16 @@
 # Names for the scripts. PYTHON=/path/python3 [WHEELS=dir] uses that interpreter and offline wheels instead of a .venv.
 export PYTHON WHEELS TORCH_VERSION BUILD_TYPE CMAKE_ARGS PYTEST_ARGS BENCH_ARGS
 
-.PHONY: all build setup quickstart test bench lint wheel clean
+.PHONY: all build cuda hip setup quickstart test bench lint wheel clean
 all: build
 setup:
 	@scripts/setup.sh
 build: setup
 	@scripts/build.sh
+cuda: setup
+	@scripts/cuda.sh
+hip: setup
+	@scripts/hip.sh
 quickstart: build
 	@scripts/python.sh examples/quickstart.py
 test: build

@@ -1,21 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-# The GPU plug-ins: the same .hip sources by nvcc (libte_cuda.so) and by hipcc's clang (libte_hip.so). A plug-in links neither libte.so nor a
-# GPU runtime by name: the core opens it, hands it a table, and the runtime is static (CUDA) or reached through trampolines (HIP).
+# The GPU plug-ins: the same .hip sources by nvcc (libte_cuda.so) and by ROCm's clang (libte_hip.so). A plug-in links neither libte.so nor a
+# GPU runtime by name: the core opens it and hands it a table; the runtime is static (CUDA) or reached through trampolines (HIP).
+# Beside each plug-in stand its objects, te_<vendor>_objects, from which tests/cpp links a test program with nothing else to find.
 
 option(LIBTE_CUDA "Build libte_cuda.so" OFF)
 option(LIBTE_HIP "Build libte_hip.so" OFF)
+set(te_gpus "")
 if(NOT LIBTE_CUDA AND NOT LIBTE_HIP)
   return()
 endif()
 
 file(GLOB gpu_hip CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/libte/src/ops/*/gpu*.hip")
-# Vendor peers of an operator: host code that opens hipBLASLt / cuBLASLt, cuDNN, ...
+# Vendor peers of an operator are host code that opens hipBLASLt / cuBLASLt, cuDNN, ...
 file(GLOB gpu_cpp CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/libte/src/ops/*/blaslt*.cpp" "${PROJECT_SOURCE_DIR}/libte/src/gpu/*.cpp"
   "${PROJECT_SOURCE_DIR}/libte/src/gpu/vendor/*.cpp" "${PROJECT_SOURCE_DIR}/libte/src/gpu/rtc/*.cpp")
-if(LIBTE_CUDA)
-  file(GLOB cudnn_cpp CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/libte/src/ops/*/cudnn*.cpp")
-  list(APPEND gpu_cpp ${cudnn_cpp})
-endif()
+list(FILTER gpu_cpp EXCLUDE REGEX "/(fail|hip_runtime)\\.cpp$")
 
 # One row a folder that has a gpu.hip: a folder without its TE_GPU_IMPLEMENTATIONS is a link error.
 set(folders "")
@@ -45,13 +44,18 @@ const size_t kRowCount = sizeof kRows / sizeof kRows[0] - 1;
 }  // namespace te
 ")
 
-function(te_plugin target)
-  set_target_properties(${target} PROPERTIES PREFIX "lib" CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
-  target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/libte/src" "${PROJECT_SOURCE_DIR}/libte/include" "${gen}/include")
-  target_include_directories(${target} SYSTEM PRIVATE "${dlpack}")
-  target_link_options(${target} PRIVATE "LINKER:--version-script=${PROJECT_SOURCE_DIR}/libte/plugin.map" -Wl,-Bsymbolic -Wl,-z,defs
+# te_<vendor>_objects, te_<vendor> = libte_<vendor>.so; `flags` is an interface library with the vendor's compile flags.
+function(te_plugin vendor)
+  set(objects te_${vendor}_objects)
+  add_library(${objects} OBJECT ${gpu_hip} ${gpu_cpp} ${ARGN} "${PROJECT_BINARY_DIR}/gen/gpu_table.cpp")
+  target_link_libraries(${objects} PUBLIC te_${vendor}_flags)
+  add_dependencies(${objects} te_gen)
+  add_library(te_${vendor} MODULE "${PROJECT_SOURCE_DIR}/libte/src/gpu/fail.cpp" $<TARGET_OBJECTS:${objects}>)
+  target_link_libraries(te_${vendor} PRIVATE te_${vendor}_flags ${CMAKE_DL_LIBS} Threads::Threads)
+  set_target_properties(te_${vendor} PROPERTIES PREFIX "lib" LINK_DEPENDS "${PROJECT_SOURCE_DIR}/libte/plugin.map")
+  target_link_options(te_${vendor} PRIVATE "LINKER:--version-script=${PROJECT_SOURCE_DIR}/libte/plugin.map" -Wl,-Bsymbolic -Wl,-z,defs
     -Wl,--exclude-libs,ALL -Wl,--gc-sections)
-  add_dependencies(${target} te_gen)
+  set(te_gpus ${te_gpus} ${vendor} PARENT_SCOPE)
 endfunction()
 
 if(LIBTE_CUDA)
@@ -59,25 +63,31 @@ if(LIBTE_CUDA)
     set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real)
   endif()
   enable_language(CUDA)
-  add_library(te_cuda MODULE ${gpu_hip} ${gpu_cpp} "${PROJECT_BINARY_DIR}/gen/gpu_table.cpp")
+  set(CMAKE_CUDA_STANDARD 17)
+  set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+  set(CMAKE_CUDA_VISIBILITY_PRESET hidden)
+  file(GLOB cudnn_cpp CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/libte/src/ops/*/cudnn*.cpp")
   set_source_files_properties(${gpu_hip} PROPERTIES LANGUAGE CUDA)
-  te_plugin(te_cuda)
-  set_target_properties(te_cuda PROPERTIES CUDA_RUNTIME_LIBRARY Static CUDA_STANDARD 17 CUDA_VISIBILITY_PRESET hidden)
-  target_include_directories(te_cuda SYSTEM PRIVATE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
-  target_compile_options(te_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-x cu -fmad=false --expt-relaxed-constexpr -Xfatbin=-compress-all
-    "-Xcompiler=-Wall,-Wno-unknown-pragmas">)
-  target_link_libraries(te_cuda PRIVATE ${CMAKE_DL_LIBS} Threads::Threads)
+  add_library(te_cuda_flags INTERFACE)
+  target_include_directories(te_cuda_flags INTERFACE "${PROJECT_SOURCE_DIR}/libte/src" "${PROJECT_SOURCE_DIR}/libte/include" "${gen}/include")
+  target_include_directories(te_cuda_flags SYSTEM INTERFACE "${dlpack}" ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
+  # no contraction where bits are promised: fma() is used where it is meant
+  target_compile_options(te_cuda_flags INTERFACE
+    "$<$<COMPILE_LANGUAGE:CUDA>:-xcu;-fmad=false;--expt-relaxed-constexpr;-Xfatbin=-compress-all;-Xcompiler=-Wall,-Wno-unknown-pragmas>"
+    "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra>")
+  te_plugin(cuda ${cudnn_cpp})
 endif()
 
-if(LIBTE_HIP)
-  set(HIP_ARCHS "gfx942;gfx950" CACHE STRING "AMD architectures")
-  enable_language(HIP)
-  add_library(te_hip MODULE ${gpu_hip} ${gpu_cpp} "${PROJECT_BINARY_DIR}/gen/gpu_table.cpp")
-  set_source_files_properties(${gpu_hip} PROPERTIES LANGUAGE HIP)
-  te_plugin(te_hip)
-  set_target_properties(te_hip PROPERTIES HIP_STANDARD 17 HIP_ARCHITECTURES "${HIP_ARCHS}" HIP_VISIBILITY_PRESET hidden)
-  target_compile_definitions(te_hip PRIVATE __HIP_PLATFORM_AMD__)
-  target_compile_options(te_hip PRIVATE -ffp-contract=off -Wall -Wextra $<$<COMPILE_LANGUAGE:HIP>:--no-offload-compress -mcode-object-version=5>)
-  target_link_options(te_hip PRIVATE -no-hip-rt)
-  target_link_libraries(te_hip PRIVATE ${CMAKE_DL_LIBS} Threads::Threads)
+if(LIBTE_HIP)  # configured by scripts/hip.sh: clang of the ROCm toolchain, an old glibc as sysroot
+  set(HIP_ARCHS "gfx942,gfx950" CACHE STRING "AMD architectures, comma-separated")
+  string(REPLACE "," ";--offload-arch=" offload "--offload-arch=${HIP_ARCHS}")
+  # CMake's HIP language would add the runtime to the link; clang needs no more than -x hip.
+  set_source_files_properties(${gpu_hip} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-x;hip;${offload};--no-offload-compress;-mcode-object-version=5")
+  add_library(te_hip_flags INTERFACE)
+  target_include_directories(te_hip_flags INTERFACE "${PROJECT_SOURCE_DIR}/libte/src" "${PROJECT_SOURCE_DIR}/libte/include" "${gen}/include")
+  target_include_directories(te_hip_flags SYSTEM INTERFACE "${dlpack}")
+  target_compile_definitions(te_hip_flags INTERFACE __HIP_PLATFORM_AMD__)
+  # -idirafter: the headers of HIP, but the C library's from the sysroot
+  target_compile_options(te_hip_flags INTERFACE -O3 -ffp-contract=off -Wall -Wextra -idirafter /usr/include)
+  te_plugin(hip "${PROJECT_SOURCE_DIR}/libte/src/gpu/vendor/hip_runtime.cpp")
 endif()

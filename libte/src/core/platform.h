@@ -18,6 +18,9 @@ static inline void pause() { _mm_pause(); }
 // 0 base, 1 avx2, 2 avx512, 3 avx512bf16: each needs all that CMakeLists.txt gives its compiler. The builtin asks the operating
 // system for the register state as well (xgetbv).
 static inline int best_level() {
+#if defined(TE_CPU_BASE_ONLY)
+  return 0;
+#endif
   __builtin_cpu_init();
   if (!(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
         __builtin_cpu_supports("bmi2")))

@@ -28,24 +28,24 @@ template <class Args> nvte_status run_level(const Kernel<Args> (&table)[4], cons
 
 }  // namespace te::cpu
 
-// In op.cpp, at namespace te scope: declares the kernels of an operator and defines run_cpu_<op>.
-#define TE_CPU_KERNELS_3(op)                                                                                    \
-  namespace cpu::base { nvte_status op(const nvte_exec &, const nvte_##op##_args &); }                          \
-  namespace cpu::avx2 { nvte_status op(const nvte_exec &, const nvte_##op##_args &); }                          \
-  namespace cpu::avx512 { nvte_status op(const nvte_exec &, const nvte_##op##_args &); }                        \
-  static nvte_status run_cpu_##op(const nvte_exec *e, const void *a) {                                          \
-    static constexpr cpu::Kernel<nvte_##op##_args> t[4] = {cpu::base::op, cpu::avx2::op, cpu::avx512::op, cpu::avx512::op}; \
-    return cpu::run_level(t, e, a);                                                                             \
+// In op.cpp, at namespace te scope: declares the kernels of an operator and defines run_cpu_<op>. TE_CPU_BASE_ONLY (LIBTE_CPU_BASE_ONLY: the
+// GPU test programs, which need `cpu` as a yardstick only) leaves the other levels out.
+#define TE_CPU_DECLARE(level, op) \
+  namespace cpu::level { nvte_status op(const nvte_exec &, const nvte_##op##_args &); }
+#define TE_CPU_TABLE(op, l1, l2, l3)                                                                         \
+  static nvte_status run_cpu_##op(const nvte_exec *e, const void *a) {                                       \
+    static constexpr cpu::Kernel<nvte_##op##_args> t[4] = {cpu::base::op, cpu::l1::op, cpu::l2::op, cpu::l3::op}; \
+    return cpu::run_level(t, e, a);                                                                          \
   }
-#define TE_CPU_KERNELS_4(op)                                                                                    \
-  namespace cpu::base { nvte_status op(const nvte_exec &, const nvte_##op##_args &); }                          \
-  namespace cpu::avx2 { nvte_status op(const nvte_exec &, const nvte_##op##_args &); }                          \
-  namespace cpu::avx512 { nvte_status op(const nvte_exec &, const nvte_##op##_args &); }                        \
-  namespace cpu::avx512bf16 { nvte_status op(const nvte_exec &, const nvte_##op##_args &); }                    \
-  static nvte_status run_cpu_##op(const nvte_exec *e, const void *a) {                                          \
-    static constexpr cpu::Kernel<nvte_##op##_args> t[4] = {cpu::base::op, cpu::avx2::op, cpu::avx512::op, cpu::avx512bf16::op}; \
-    return cpu::run_level(t, e, a);                                                                             \
-  }
+#if defined(TE_CPU_BASE_ONLY)
+#define TE_CPU_KERNELS_3(op) TE_CPU_DECLARE(base, op) TE_CPU_TABLE(op, base, base, base)
+#define TE_CPU_KERNELS_4(op) TE_CPU_KERNELS_3(op)
+#else
+#define TE_CPU_KERNELS_3(op) TE_CPU_DECLARE(base, op) TE_CPU_DECLARE(avx2, op) TE_CPU_DECLARE(avx512, op) TE_CPU_TABLE(op, avx2, avx512, avx512)
+#define TE_CPU_KERNELS_4(op)                                                                                              \
+  TE_CPU_DECLARE(base, op) TE_CPU_DECLARE(avx2, op) TE_CPU_DECLARE(avx512, op) TE_CPU_DECLARE(avx512bf16, op)             \
+  TE_CPU_TABLE(op, avx2, avx512, avx512bf16)
+#endif
 // The usual implementation row: {TE_CPU_IMPLEMENTATION(rmsnorm_forward)}.
 #define TE_CPU_IMPLEMENTATION(op) \
   { sizeof(nvte_implementation), #op, "cpu", 0, 0, nullptr, nullptr, run_cpu_##op }

@@ -2,25 +2,14 @@
 // The plug-in's entry and the host words of plugin.h. Loads where there is no driver: device calls then return a status.
 #include "gpu/plugin.h"
 
-#include <cstdarg>
 #include <cstdio>
 #include <mutex>
 #include <vector>
 
 namespace te {
+namespace gpu {
 
 static const nvte_host *g_host = nullptr;
-
-nvte_status fail(nvte_status status, const char *format, ...) {
-  char text[2048];
-  va_list list;
-  va_start(list, format);
-  std::vsnprintf(text, sizeof text, format, list);
-  va_end(list);
-  return g_host ? g_host->set_error(status, text) : status;
-}
-
-namespace gpu {
 
 extern const Row *const kRows[];
 extern const size_t kRowCount;
@@ -81,7 +70,7 @@ extern "C" NVTE_API const nvte_backend *nvte_backend_entry(const nvte_host *host
     host->set_error(NVTE_ERR_VERSION, text);
     return nullptr;
   }
-  te::g_host = host;
+  te::gpu::g_host = host;
   try {
     static const nvte_backend *table = te::gpu::backend();
     return table;

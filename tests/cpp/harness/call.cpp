@@ -249,6 +249,7 @@ Call::Call(const Problem &p, Device &d, const CallOptions &o) : problem_(p), dev
   exec_ = {};
   exec_.struct_size = sizeof exec_;
   exec_.device = d.dl();
+  exec_.stream = d.stream();
   exec_.implementation = o.implementation.empty() ? nullptr : options_.implementation.c_str();
 }
 

@@ -91,10 +91,29 @@ bool Case::applies_to(const std::string &op) const {
   return false;
 }
 
+#if defined(TE_EMBEDDED_CASES)
+extern const Embedded kEmbedded[];
+extern const size_t kEmbeddedCount;
+#endif
+bool read_file(const std::string &directory, const std::string &name, std::string &text) {
+#if defined(TE_EMBEDDED_CASES)
+  for (size_t i = 0; directory == "embedded" && i < kEmbeddedCount; i++)
+    if (name == kEmbedded[i].name) {
+      text = kEmbedded[i].text;
+      return true;
+    }
+#endif
+  std::ifstream in(directory + "/" + name);
+  if (!in) return false;
+  text.assign(std::istreambuf_iterator<char>(in), {});
+  return true;
+}
+
 std::vector<Case> read_cases(const std::string &directory, const std::string &folder, Group group, uint64_t seed) {
   const std::string path = directory + "/" + folder + ".txt";
-  std::ifstream in(path);
-  if (!in) throw std::runtime_error("no case file " + path);
+  std::string text;
+  if (!read_file(directory, folder + ".txt", text)) throw std::runtime_error("no case file " + path);
+  std::istringstream in(text);
   std::vector<Case> cases;
   std::set<std::string> ids;
   Group now = Group::smoke;

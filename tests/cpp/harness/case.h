@@ -42,6 +42,12 @@ class Case {
 // The cases of a folder up to `group`, `|` alternatives multiplied out and a..b ranges drawn from the seed.
 std::vector<Case> read_cases(const std::string &directory, const std::string &folder, Group group, uint64_t seed);
 
+// A file of a case folder; "embedded" is the folder that a GPU test program carries inside. False: there is none.
+bool read_file(const std::string &directory, const std::string &name, std::string &text);
+struct Embedded {
+  const char *name, *text;
+};
+
 // Numbers that depend on nothing but their arguments.
 uint64_t mix(uint64_t seed, uint64_t index);
 uint64_t hash(const std::string &text);

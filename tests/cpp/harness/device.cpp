@@ -32,10 +32,20 @@ class Cpu : public Device {
 };
 }  // namespace
 
-Device &device(const std::string &name) {
+static std::vector<Device *> &devices() {
   static Cpu cpu;
-  if (name == "cpu") return cpu;
-  throw std::runtime_error("no test device '" + name + "'");
+  static std::vector<Device *> all = {&cpu};
+  return all;
+}
+void add_device(Device &d) { devices().push_back(&d); }
+std::string default_device() { return devices().back()->name(); }
+Device &device(const std::string &name) {
+  for (Device *d : devices())
+    if (d->name() == name) {
+      d->open();
+      return *d;
+    }
+  throw std::runtime_error("no test device '" + name + "' in this program (the GPUs' are built by make cuda and make hip)");
 }
 
 Buffer::Buffer(Device &d, size_t bytes, uint8_t poison) : device_(d), bytes_(bytes), base_((char *)d.alloc(bytes + 2 * kGuard)), host_(bytes + 2 * kGuard, poison) {}

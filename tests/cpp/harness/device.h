@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where test buffers live. The CPU is here; a GPU device adds alloc, free and copies, and every operator test runs on it.
+// Where test buffers live: the CPU, and in a GPU test program (gpu.cpp) its GPU.
 #pragma once
 #include <memory>
 #include <string>
@@ -14,6 +14,8 @@ class Device {
   virtual ~Device() = default;
   virtual std::string name() const = 0;
   virtual DLDevice dl() const = 0;
+  virtual void open() {}  // before its first use; throws where there is none
+  virtual void *stream() const { return nullptr; }
   virtual void *alloc(size_t bytes) = 0;  // 256-byte aligned; throws
   virtual void free(void *p, size_t bytes) = 0;
   virtual void to_device(void *dst, const void *src, size_t bytes) = 0;
@@ -23,7 +25,9 @@ class Device {
   virtual void forbid(const void *, size_t) {}
   virtual void allow(const void *, size_t) {}
 };
-Device &device(const std::string &name);  // "cpu"; throws for others until they exist
+Device &device(const std::string &name);  // "cpu", or one that was added; throws for others
+void add_device(Device &d);               // the default of libte_ops is the one added last
+std::string default_device();
 
 // Device memory with a host copy, surrounded by guard words.
 class Buffer {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // libte_ops [--mode=test|grad|perf|support|saboteur] [--group=smoke|ci|all] [--op=NAME] [--impl=NAME] [--case=ID] [--seed=N]
-//           [--device=cpu] [--cases=DIR] [--perf-seconds=S] [--max-elements=N] [--require-isa=LEVEL] [gtest flags]
+//           [--device=cpu|cuda|hip] [--cases=DIR] [--perf-seconds=S] [--max-elements=N] [--require-isa=LEVEL] [gtest flags]
 // Every case is a GoogleTest test "<op>.<implementation>/<case>"; after them come the counts.
 #include <gtest/gtest.h>
 
@@ -27,6 +27,7 @@ struct Count {
 };
 Options options;
 bool filtered = false;
+std::set<std::string> absent;  // operators without an implementation on this GPU
 std::map<std::pair<std::string, std::string>, Count> counts;
 std::vector<TableRow> refusals, skips, tolerated;
 
@@ -96,6 +97,12 @@ void check_counts() {
     if (!filtered && !n.executed) ADD_FAILURE() << key.first << " " << key.second << ": nothing was executed in mode " << name(options.mode);
   }
   if (counts.empty()) ADD_FAILURE() << "no test ran";
+  for (const std::string &op : absent) {
+    bool known = false;
+    for (TableRow &r : refusals)
+      if (r.op == op && r.implementation == "-") known = r.used = true;
+    if (!known) ADD_FAILURE() << op << " has no implementation on " << options.device << ", which refusals." << options.device << ".txt does not say (op - - reason)";
+  }
   if (filtered || options.mode == Mode::grad) return;
   for (const TableRow &r : refusals)
     if (!r.used && options.group == Group::all) ADD_FAILURE() << "refusals.txt has a row of no case: " << r.op << " " << r.implementation << " " << r.name;
@@ -142,9 +149,10 @@ void sabotaged(const OpTest &t, const Saboteur &s, Mode mode, const std::vector<
 void register_tests(bool saboteur_mode) {
   Device &dev = device(options.device);
   const std::string dir = options.directory;
-  refusals = read_table(dir + "/refusals.txt");
-  skips = read_table(dir + "/skips.txt");
-  tolerated = read_table(dir + "/saboteurs.txt");
+  // one table of refusals a device: refusals.txt (the CPU), refusals.cuda.txt, refusals.hip.txt
+  refusals = read_table(dir, options.device == "cpu" ? "refusals.txt" : "refusals." + options.device + ".txt");
+  skips = read_table(dir, "skips.txt");
+  tolerated = read_table(dir, "saboteurs.txt");
   if (saboteur_mode) register_saboteurs();
   for (const OpTest &t : op_tests()) {
     if (!options.op.empty() && options.op != t.op) continue;
@@ -167,6 +175,10 @@ void register_tests(bool saboteur_mode) {
     if (options.mode == Mode::grad && !t.gradient) continue;
     std::vector<std::string> impls = implementations(t.op, dev);
     if (!options.implementation.empty()) impls = {options.implementation};
+    if (impls.empty() && options.device != "cpu") {
+      absent.insert(t.op);
+      continue;
+    }
     if (impls.empty()) add(t.op, "no_implementation", [&t] { ADD_FAILURE() << t.op << ": no implementation on this device"; });
     for (const std::string &impl : impls) {
       if (!filtered) counts[{t.op, impl}];
@@ -202,7 +214,7 @@ bool level_works(const std::string &level) {
   for (const OpTest &one : op_tests())
     if (nvte_op_find(one.op)) t = &one;
   if (!t) return true;
-  const Outcome out = run_case(*t, read_cases(options.directory, t->cases, Group::smoke, 1).at(0), "cpu", Options());
+  const Outcome out = run_case(*t, read_cases(options.directory, t->cases, Group::smoke, 1).at(0), "cpu", Options{});
   for (const std::string &f : out.failures)
     if (f.find("NVTE_ERR_CONFIG") != std::string::npos) {
       printf("skipped: %s\n", f.c_str());

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <sstream>
 
 #include "harness/expect.h"
@@ -387,13 +386,15 @@ std::string replay(const OpTest &test, const Case &c, const std::string &impleme
   char isa[64] = "auto";
   nvte_config_get("cpu.isa", isa, sizeof isa, nullptr);
   std::string group = c.group == Group::smoke ? "smoke" : c.group == Group::ci ? "ci" : "all";
-  return std::string("LIBTE_CPU_ISA=") + isa + " libte_ops --mode=" + name(o.mode) + " --group=" + group + " --op=" + test.op + " --impl=" + implementation + " --case=" + c.id +
+  return std::string("LIBTE_CPU_ISA=") + isa + " libte_ops --mode=" + name(o.mode) + " --group=" + group + " --op=" + test.op + (o.device == default_device() && o.device == "cpu" ? "" : " --device=" + o.device) + " --impl=" + implementation + " --case=" + c.id +
          " --seed=" + std::to_string(c.seed);
 }
 
-std::vector<TableRow> read_table(const std::string &path) {
+std::vector<TableRow> read_table(const std::string &directory, const std::string &name) {
   std::vector<TableRow> rows;
-  std::ifstream in(path);
+  std::string text;
+  read_file(directory, name, text);
+  std::istringstream in(text);
   for (std::string line; std::getline(in, line);) {
     std::stringstream words(line.substr(0, line.find('#')));
     TableRow r;

@@ -19,7 +19,7 @@ const char *name(Mode m);
 struct Options {
   Mode mode = Mode::test;
   Group group = Group::smoke;
-  std::string op, implementation, cases, device = "cpu", directory;
+  std::string op, implementation, cases, device = default_device(), directory;
   uint64_t seed = 1;
   double perf_seconds = 0.02;  // a case
   int64_t max_elements = 0;    // larger cases are skipped (emulators); 0 = none
@@ -41,7 +41,7 @@ std::vector<std::string> implementations(const std::string &op, const Device &d)
 // Words that reproduce one case.
 std::string replay(const OpTest &test, const Case &c, const std::string &implementation, const Options &o);
 
-// Lines of a text table in the cases directory ("refusals.txt"): words, '#' starts a comment.
+// Lines of a text table in the cases directory ("refusals.txt"), none where there is no such file: words, '#' starts a comment.
 struct TableRow {
   std::string op, implementation, name, reason;
   bool used = false;
@@ -49,6 +49,6 @@ struct TableRow {
     return (op == "*" || op == o) && (implementation == "*" || implementation == i) && (name == "*" || name == n);
   }
 };
-std::vector<TableRow> read_table(const std::string &path);
+std::vector<TableRow> read_table(const std::string &directory, const std::string &name);
 
 }  // namespace te::test
