@@ -82,7 +82,7 @@ if(LIBTE_HIP)  # configured by scripts/hip.sh: clang of the ROCm toolchain, an o
   set(HIP_ARCHS "gfx942,gfx950" CACHE STRING "AMD architectures, comma-separated")
   string(REPLACE "," ";--offload-arch=" offload "--offload-arch=${HIP_ARCHS}")
   # CMake's HIP language would add the runtime to the link; clang needs no more than -x hip.
-  set_source_files_properties(${gpu_hip} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-x;hip;${offload};--no-offload-compress;-mcode-object-version=5")
+  set_source_files_properties(${gpu_hip} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-x;hip;--rocm-path=/usr;${offload};--no-offload-compress;-mcode-object-version=5")
   add_library(te_hip_flags INTERFACE)
   target_include_directories(te_hip_flags INTERFACE "${PROJECT_SOURCE_DIR}/libte/src" "${PROJECT_SOURCE_DIR}/libte/include" "${gen}/include")
   target_include_directories(te_hip_flags SYSTEM INTERFACE "${dlpack}")

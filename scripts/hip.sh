@@ -19,6 +19,10 @@ if ! [ -f "$base/.ready" ]; then
   [ -n "$mirror" ] || die "no package mirror found in this machine's apt sources"
   rm -rf "$base"
   debootstrap --variant=minbase --include=libc6-dev,libstdc++-10-dev bullseye "$base" "$mirror" >"$root/tmp/base.log" 2>&1 || { tail -5 "$root/tmp/base.log" >&2; die "no old C library"; }
+  # absolute links would leave the sysroot
+  find "$base/lib64/" "$base/usr/lib/x86_64-linux-gnu" -maxdepth 1 -type l -lname '/*' | while read -r link; do
+    ln -sfn "$(realpath --relative-to "$(dirname "$(realpath -s "$link")")" -m -s "$base$(readlink "$link")")" "$link"
+  done
   touch "$base/.ready"
 fi
 # ---- the source tree, at /te in the root
