@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,3 +34,11 @@ def python() -> Callable[..., subprocess.CompletedProcess[str]]:
         return subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=timeout, check=False)
 
     return run
+
+
+@pytest.fixture
+def wide() -> Any:
+    """A context in which JAX keeps f64."""
+    import jax
+
+    return (jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64)(True)

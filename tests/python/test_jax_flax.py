@@ -39,7 +39,7 @@ def twin(v: Any, x: Any) -> Any:
     return x + h @ m["wo"]["kernel"] + m["wo"]["bias"]
 
 
-def test_transformer_layer_is_the_formula(rng: np.random.Generator) -> None:
+def test_transformer_layer_is_the_formula(rng: np.random.Generator, wide: Any) -> None:
     layer = tf.TransformerLayer(16, 24, 2, mlp_activations=("silu", "linear"), use_bias=True)
     x = rng.standard_normal((2, 5, 16), dtype=np.float32)
     params = layer.init(jax.random.key(0), x, deterministic=True)["params"]
@@ -54,9 +54,9 @@ def test_transformer_layer_is_the_formula(rng: np.random.Generator) -> None:
 
     got = evaluate(lambda p, x: layer.apply({"params": p}, x, deterministic=True), params, x)
     naive = evaluate(lambda p, x: twin(p, x), params, x)
-    with jax.enable_x64(True):
-        wide = jax.tree.map(lambda t: np.asarray(t, np.float64), params)
-        want = evaluate(lambda p, x: twin(p, x), wide, x.astype(np.float64))
+    with wide:
+        doubles = jax.tree.map(lambda t: np.asarray(t, np.float64), params)
+        want = evaluate(lambda p, x: twin(p, x), doubles, x.astype(np.float64))
     assert len(got) == len(want) == 14
     for i, (g, w, n) in enumerate(zip(got, want, naive)):
         assert_like(g, w, n, "float32", str(i))

@@ -81,12 +81,12 @@ def evaluate(f: Callable[..., Any], weights: np.ndarray, args: list[np.ndarray])
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_values_and_gradients(rng: np.random.Generator, name: str) -> None:
+def test_values_and_gradients(rng: np.random.Generator, wide: Any, name: str) -> None:
     ours, formula, shapes = CASES[name]
     args = [rng.standard_normal(s, dtype=np.float32) for s in shapes]
     weights = rng.standard_normal(jax.eval_shape(formula, *args).shape, dtype=np.float32)
     got, naive = evaluate(ours, weights, args), evaluate(formula, weights, args)
-    with jax.enable_x64(True):
+    with wide:
         want = evaluate(formula, weights.astype(np.float64), [a.astype(np.float64) for a in args])
     for i, (g, w, n) in enumerate(zip(got, want, naive)):
         assert_like(g, w, n, "float32", f"{name}, {'value' if i == 0 else f'gradient {i - 1}'}")

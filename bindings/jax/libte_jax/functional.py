@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The differentiable operators: custom_vjp from libte's gradient table, the one that the torch adapter uses.
 
-The backward of dropout replays the saved mask, so it does not depend on when or how often it runs.
+Dropout is a function of its key alone, so backward gives the same mask whenever and however often it runs.
 """
 from __future__ import annotations
 
@@ -125,8 +125,18 @@ def rng_state(key: Array) -> Array:
     return jax.lax.bitcast_convert_type(jax.random.bits(key, (2,), jnp.uint32) >> 1, jnp.int32)
 
 
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _dropout(p: float, x: Array, state: Array) -> Array:
+    return ops.dropout_forward(x, state, p=p)  # type: ignore[attr-defined]
+
+
+_dropout.defvjp(lambda p, x, state: (_dropout(p, x, state), state), lambda p, state, dy: (_dropout(p, dy, state), None))
+
+
 def dropout(x: Array, key: Array, p: float) -> Array:
-    return _apply("dropout_forward", {"x": x, "rng_state": rng_state(key)}, ("y",), p=p)["y"]
+    """x / (1 - p) where kept, else 0; the mask is a function of the key and of the index in x, however x is sharded. Backward makes it again
+    instead of keeping it: its packed bits could not be cut over devices."""
+    return _dropout(float(p), x, rng_state(key))
 
 
 def cross_entropy(logits: Array, target: Array, *, reduction: str = "mean", label_smoothing: float = 0.0, ignore_index: int = -100) -> Array:

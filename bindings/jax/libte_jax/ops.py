@@ -17,17 +17,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.experimental.custom_partitioning import custom_partitioning
 from libte import _call, errors
 from libte.schema import OPS, PARTS, Op, Slot
 
 from . import _ffi
+from . import partition as _partition
 
 _DTYPES = {np.dtype(getattr(jnp, j)): n for j, n in {
     "float32": "f32", "float16": "f16", "bfloat16": "bf16", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "float8_e4m3fnuz": "e4m3fnuz",
     "float8_e5m2fnuz": "e5m2fnuz", "uint8": "u8", "int8": "i8", "int16": "i16", "int32": "i32", "bool_": "bool"}.items()}
 _DTYPES[np.dtype(np.int64)] = "i64"
 _BACK = {n: d for d, n in _DTYPES.items()}
-_SOMEWHERE = _call.ffi.cast("void *", 256)  # "memory will be there": nvte_workspace reads no data
+_MAX_DIMS = 8  # NVTE_MAX_DIMS
+# "Memory will be there", each slot's apart from the others': nvte_workspace reads no data, but refuses outputs that overlap.
+_SOMEWHERE = [_call.ffi.cast("void *", i << 40) for i in range(1, 64)]
 
 
 class Quantized(NamedTuple):
@@ -72,6 +76,7 @@ def _abstract(name: str, inputs: tuple[tuple[str, Spec], ...], outputs: tuple[tu
     """Shapes and dtypes of the asked output slots, and the bytes of workspace; refuses what the operator would refuse."""
     op = OPS[name]
     slots = {s.name: s for s in op.slots}
+    memory = dict(zip(slots, _SOMEWHERE))
     f = _call.Frame(op)
     numbers = dict(scalars)
     _call.set_scalars(f, tuple(numbers[s.name] for s in op.scalars if s.name in numbers),
@@ -87,7 +92,7 @@ def _abstract(name: str, inputs: tuple[tuple[str, Spec], ...], outputs: tuple[tu
     for n, spec in inputs:
         s = slots[n]
         t = descriptor(s)
-        t.set(PARTS.index(s.part), _SOMEWHERE, spec.shape, None, spec.dtype, (device, 0))
+        t.set(PARTS.index(s.part), memory[n], spec.shape, None, spec.dtype, (device, 0))
         if s.part in ("data", "columnwise") and spec.dtype in _call.FP8:
             t.c.scaling = _call.SCALING_TENSOR
         if s.part == "columnwise" and t.data.data == _call.NULL:
@@ -119,7 +124,7 @@ def _abstract(name: str, inputs: tuple[tuple[str, Spec], ...], outputs: tuple[tu
         out.append((n, Spec(shape, found)))
     for n, spec in out:
         s = slots[n]
-        tensors[s.field].set(PARTS.index(s.part), _SOMEWHERE, spec.shape, None, spec.dtype, (device, 0))
+        tensors[s.field].set(PARTS.index(s.part), memory[n], spec.shape, None, spec.dtype, (device, 0))
     size = _call.ffi.new("size_t *")
     f.exec.device.device_type = device
     status = _call.lib.nvte_workspace(name.encode(), f.exec, f.void, size)
@@ -164,44 +169,120 @@ def call(name: str, inputs: dict[str, Array], outputs: dict[str, Optional[str]],
     """An operator by slots. `outputs`: the slots to make and their dtypes (None = the operator's first); a slot that is in both is updated
     (functionally: XLA copies where the old value is still needed)."""
     op = OPS[name]
-    wide = {s.name for s in op.slots if s.name in inputs and s.part == "data" and "i64" in op.field(s.field).dtypes
-            and inputs[s.name].dtype == jnp.int32 and "i32" not in op.field(s.field).dtypes}
     numbers = {s.name: _call.number(op, s, scalars.get(s.name, s.default)) for s in op.scalars if not any(f.count == s.name for f in op.fields)}
     for n, v in numbers.items():
         if v is None:
             raise errors.InvalidArgumentError(f"nvte_{name}: {n} is required")
-    kinds = {s.name: s.kind for s in op.scalars}
-    shown = {n: _call.NAME[v[:2]] if kinds[n] == "dtype" else v for n, v in numbers.items()}
-    specs = tuple((s.name, Spec(tuple(inputs[s.name].shape), "i64" if s.name in wide else dtype_name(inputs[s.name].dtype)))
-                  for s in op.slots if s.name in inputs)
-    asked = tuple((s.name, outputs[s.name]) for s in op.slots if s.name in outputs)
-    made, workspace = _abstract(name, specs, asked, tuple(shown.items()), _device())
+    named = {s.name: _call.NAME[numbers[s.name][:2]] if s.kind == "dtype" else numbers[s.name] for s in op.scalars if s.name in numbers}
+    given = {s.name: inputs[s.name] for s in op.slots if s.name in inputs}
+    asked = {s.name: outputs[s.name] for s in op.slots if s.name in outputs}
+    if _direct(given.values()):
+        return raw(name, given, asked, named)
+    run = _whole(name, tuple(given), tuple(asked.items()), tuple(named.items()))
+    if hasattr(jax.sharding, "auto_axes"):
+        mesh = jax.sharding.get_abstract_mesh()
+        if any(t == jax.sharding.AxisType.Explicit for t in mesh.axis_types):  # shardings are in types: say those of the results
+            results = jax.eval_shape(run, *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in given.values()))
+            sizes = {s: tuple(x.shape) for s, x in (*given.items(), *zip(asked, results))}
+            rule = _partition.rule_of(name, sizes, named)
+            shardings = _partition.result_shardings(rule, sizes, mesh, {s: jax.typeof(x).sharding for s, x in given.items()}, tuple(asked))
+            run = jax.sharding.auto_axes(run, out_sharding=tuple(s.spec for s in shardings))
+    return dict(zip(asked, run(*given.values())))
 
-    operands, masks, aliases = [], {"inputs": 0, "results": 0, "wide": 0}, {}
+
+def raw(name: str, inputs: dict[str, Array], outputs: dict[str, Optional[str]], scalars: dict[str, Any]) -> dict[str, Array]:
+    """`call` on one device's arrays, with scalars as numbers and dtypes by name. An i64 input may come as pairs of i32."""
+    op = OPS[name]
+    inputs = {s.name: inputs[s.name] for s in op.slots if s.name in inputs}
+    wide = {s.name for s in op.slots if s.name in inputs and s.part == "data" and "i64" in op.field(s.field).dtypes
+            and inputs[s.name].dtype == jnp.int32 and "i32" not in op.field(s.field).dtypes}
+    for n in wide:  # JAX has no int64 by default: sign-extended little-endian pairs
+        x = inputs[n]
+        inputs[n] = x if x.ndim > len(op.field(n).dims or ()) else jnp.stack([x, x >> 31], -1)
+    kinds = {s.name: s.kind for s in op.scalars}
+    specs = tuple((n, Spec(x.shape[:-1], "i64") if n in wide else Spec(x.shape, dtype_name(x.dtype))) for n, x in inputs.items())
+    made, workspace = _abstract(name, specs, tuple((s.name, outputs[s.name]) for s in op.slots if s.name in outputs),
+                                tuple((s.name, scalars[s.name]) for s in op.scalars if s.name in scalars), _device())
+    masks, aliases, order = {"inputs": 0, "results": 0, "wide": 0}, {}, [n for n, _ in made]
     for i, s in enumerate(op.slots):
-        if s.name in inputs:
-            masks["inputs"] |= 1 << i
-            x = inputs[s.name]
-            if s.name in wide:  # JAX has no int64 by default: sign-extended little-endian pairs
-                masks["wide"] |= 1 << i
-                x = jnp.stack([x, x >> 31], -1)
-            if s.name in outputs:
-                aliases[len(operands)] = [n for n, _ in asked].index(s.name)
-            operands.append(x)
-        if s.name in outputs:
-            masks["results"] |= 1 << i
-    axes = frozenset().union(*(_varying(x) for x in operands))
+        masks["inputs"] |= (s.name in inputs) << i
+        masks["results"] |= (s.name in outputs) << i
+        masks["wide"] |= (s.name in wide) << i
+        if s.name in inputs and s.name in outputs:
+            aliases[list(inputs).index(s.name)] = order.index(s.name)
     results = [jax.ShapeDtypeStruct(spec.shape, _BACK[spec.dtype]) for _, spec in made]
     attributes: dict[str, Any] = {n: np.int64(m) for n, m in masks.items()}
     if workspace:
         results.append(jax.ShapeDtypeStruct((workspace,), np.uint8))
         attributes["workspace"] = np.int64(1)
-    for n, v in numbers.items():
-        kind = kinds[n]
-        attributes[n] = np.uint32(v[0] | v[1] << 8 | v[2] << 16) if kind == "dtype" else _SCALAR[kind](v)
+    for n, v in scalars.items():
+        attributes[n] = np.uint32(_call.dtype_word(v)) if kinds[n] == "dtype" else _SCALAR[kinds[n]](v)
+    axes = frozenset().union(*(_varying(x) for x in inputs.values()))
     out = jax.ffi.ffi_call(_ffi.TARGET, results, vmap_method="sequential", input_output_aliases=aliases)(
-        *(vary(x, axes) for x in operands), op=name, **attributes)
-    return {n: vary(x, axes) for (n, _), x in zip(made, out)}
+        *(vary(x, axes) for x in inputs.values()), op=name, **attributes)
+    return {n: vary(x, axes) for n, x in zip(order, out)}
+
+
+# ---- whole arrays: partitioning, batching ----
+def _direct(arrays: Iterable[Array]) -> bool:
+    """Whether there is nothing to partition: one device's arrays, eagerly or inside of shard_map."""
+    arrays = tuple(arrays)
+    if not any(isinstance(x, jax.core.Tracer) for x in arrays):
+        return all(len(x.devices()) == 1 for x in arrays if isinstance(x, Array))
+    if hasattr(jax, "shard_map"):
+        return any(t == jax.sharding.AxisType.Manual for t in jax.sharding.get_abstract_mesh().axis_types)
+    return bool(jax.core.nonempty_axis_env_DO_NOT_USE())
+
+
+@lru_cache(maxsize=4096)
+def _whole(name: str, given: tuple[str, ...], outputs: tuple[tuple[str, Optional[str]], ...], scalars: tuple[tuple[str, Any], ...]) -> Any:
+    """(*inputs) -> outputs in order, of one call: cut over devices by `partition`, batched over leading dimensions where the schema lets it."""
+    op, asked, numbers = OPS[name], dict(outputs), dict(scalars)
+
+    def function(*operands: Array) -> tuple[Array, ...]:
+        return tuple(raw(name, dict(zip(given, operands)), asked, numbers).values())
+
+    def shapes(operands: Iterable[Any], results: Iterable[Any]) -> dict[str, tuple[int, ...]]:
+        return {s: tuple(x.shape) for s, x in (*zip(given, operands), *zip(asked, results))}
+
+    def partition(mesh: Any, operands: Any, results: Any) -> Any:
+        sizes = shapes(operands, results)
+        rule = _partition.rule_of(name, sizes, numbers)
+        run, out, into = _partition.plan(raw, name, asked, numbers, rule, sizes, mesh, {s: x.sharding for s, x in zip(given, operands)},
+                                         {s: x.sharding for s, x in zip(asked, results)})
+        return mesh, lambda *a: tuple(run(*a)), tuple(out), tuple(into)
+
+    def infer(mesh: Any, operands: Any, results: Any) -> Any:
+        sizes = shapes(operands, results)
+        rule = _partition.rule_of(name, sizes, numbers)
+        return tuple(_partition.result_shardings(rule, sizes, mesh, {s: x.sharding for s, x in zip(given, operands)}, tuple(asked)))
+
+    def shardy(mesh: Any, operands: Any, results: Any) -> Any:
+        sizes = shapes(operands, results)
+        return _partition.shardy_rule(_partition.rule_of(name, sizes, numbers), sizes, given, tuple(asked))
+
+    cut = custom_partitioning(function)
+    cut.def_partition(partition, infer_sharding_from_operands=infer, sharding_rule=shardy)
+    one = jax.custom_batching.custom_vmap(jax.jit(lambda *a: cut(*a)))
+    fields = {s.name: op.field(s.field) for s in op.slots}
+    leading = name != "dropout_forward" and all(fields[s].star and fields[s].dims is not None and ("prod",) not in fields[s].dims for s in asked)
+
+    @one.def_vmap
+    def batch(size: int, batched: list[bool], *operands: Array) -> Any:
+        """A row-wise call takes the batch as one more leading dimension; others run one entry after another."""
+        rows = [fields[s].star for s in given]
+        plain = leading and all(r == b for r, b in zip(rows, batched)) and max(x.ndim for x in operands) <= _MAX_DIMS
+        if plain:
+            return one(*operands), (True,) * len(asked)
+        stay = [x for x, b in zip(operands, batched) if not b]
+
+        def entry(moving: list[Array]) -> Any:
+            m, s = iter(moving), iter(stay)
+            return one(*(next(m if b else s) for b in batched))
+
+        return jax.lax.map(entry, [x for x, b in zip(operands, batched) if b]), (True,) * len(asked)
+
+    return one
 
 
 def _put(op: Op, name: str, value: Any, inputs: dict[str, Array]) -> None:
