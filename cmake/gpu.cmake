@@ -81,8 +81,10 @@ endif()
 if(LIBTE_HIP)  # configured by scripts/hip.sh: clang of the ROCm toolchain, an old glibc as sysroot
   set(HIP_ARCHS "gfx942,gfx950" CACHE STRING "AMD architectures, comma-separated")
   string(REPLACE "," ";--offload-arch=" offload "--offload-arch=${HIP_ARCHS}")
+  execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-resource-dir OUTPUT_VARIABLE resources OUTPUT_STRIP_TRAILING_WHITESPACE)
   # CMake's HIP language would add the runtime to the link; clang needs no more than -x hip.
-  set_source_files_properties(${gpu_hip} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-x;hip;--rocm-path=/usr;${offload};--no-offload-compress;-mcode-object-version=5")
+  set_source_files_properties(${gpu_hip} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS
+    "-x;hip;--rocm-path=/usr;--rocm-device-lib-path=${resources}/amdgcn/bitcode;${offload};--no-offload-compress;-mcode-object-version=5")
   add_library(te_hip_flags INTERFACE)
   target_include_directories(te_hip_flags INTERFACE "${PROJECT_SOURCE_DIR}/libte/src" "${PROJECT_SOURCE_DIR}/libte/include" "${gen}/include")
   target_include_directories(te_hip_flags SYSTEM INTERFACE "${dlpack}")

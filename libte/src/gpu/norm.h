@@ -1,208 +1,246 @@
 // SPDX-License-Identifier: Apache-2.0
-// LayerNorm and RMSNorm on GPUs, forward and backward: one body for both. A row is owned by kRowThreads threads (a wave or more) that keep it
-// in registers between the passes, so memory is read once. Rows that do not fit are read again.
+// LayerNorm and RMSNorm on GPUs, forward and backward: one body for both.
 #pragma once
-#include "gpu/quantized.h"
+#include "gpu/rows.h"
 
 namespace te::gpu {
-using namespace device;
 
-// Threads of one row, chunks of kN elements a thread holds. RowThreads == block size, or a wave with several rows a block.
-template <int RowThreads, class Op> __device__ __forceinline__ float row_reduce(float v, Op op) {
-  if constexpr (RowThreads <= kWave) return wave_reduce<RowThreads>(v, op);
-  else return block_reduce<RowThreads>(v, op, 0.f);
-}
-
+constexpr float kLargest = 3.402823466e38f;
 // 2^-80: squares and sums of the largest floats stay finite.
 constexpr float kShrink = 0x1p-80f;
 
-template <class T, class Q, class G, int RowThreads, int Block, int N, int Chunks, bool Rms> __global__ void __launch_bounds__(Block) norm_forward_kernel(
-    const T *__restrict__ x, int64_t ldx, const T *__restrict__ residual, int64_t ldr, const G *__restrict__ gamma, const G *__restrict__ beta,
-    Q *__restrict__ y, T *__restrict__ sum_out, float *__restrict__ mu, float *__restrict__ rstd, int64_t rows, int h, float eps, float plus, Quantised q) {
-  constexpr int kRows = Block / RowThreads;
-  const int t = (int)threadIdx.x % RowThreads;
-  const int64_t row = (int64_t)blockIdx.x * kRows + threadIdx.x / RowThreads;
-  const bool live = row < rows;
-  const float scale = scale_of(q), inverse = 1.f / (float)h;
-  float v[Chunks][N];
-  float s = 0.f;
+struct NormForward {
+  Input x, residual, gamma, beta;
+  Target y;
+  char *sum_out;
+  float *mu, *rstd;
+  int64_t rows, h;
+  float epsilon, plus;
+};
+
+template <class S, bool Rms> static __global__ void __launch_bounds__(S::kBlock) norm_forward_kernel(NormForward p) {
+  const int t = (int)threadIdx.x % S::kThreads;
+  const int64_t row = (int64_t)blockIdx.x * S::kRows + threadIdx.x / S::kThreads, h = row < p.rows ? p.h : 0;
+  const float inverse = 1.f / (float)p.h, scale = scale_of(p.y.q);
+  float v[8];
+  const auto fetch = [&](int64_t j, int n) {
+    load8(p.x, row, j, n, v);
+    if (!p.residual.base) return;
+    float r[8];
+    load8(p.residual, row, j, n, r);
 #pragma unroll
-  for (int c = 0; c < Chunks; c++) {
-    const int j = (c * RowThreads + t) * N;
-    if (live && j < h) {
-      load_f32<N>(x + row * ldx + j, v[c]);
-      if (residual) {
-        float r[N];
-        load_f32<N>(residual + row * ldr + j, r);
-#pragma unroll
-        for (int i = 0; i < N; i++) v[c][i] = to_f32(from_f32<T>(v[c][i] + r[i]));
-        if (sum_out) store_f32<N>(sum_out + row * h + j, v[c]);
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < N; i++) v[c][i] = 0.f;
+    for (int i = 0; i < 8; i++) {
+      v[i] += r[i];
+      if (p.x.dtype == DType::bf16) v[i] = device::to_f32(device::from_f32<device::bf16>(v[i]));
+      else if (p.x.dtype == DType::f16) v[i] = device::to_f32(device::from_f32<device::f16>(v[i]));
     }
+  };
+  // sum over the row of f(number), numbers fetched again where they are not held
+  bool first = true;
+  const auto total = [&](auto f) {
+    float s = 0.f;
+    each_group<S>(t, h, [&](int64_t j, int n) {
+      if (first || !S::kHeld) fetch(j, n);
+      if (first && p.sum_out) store8(p.sum_out, p.x.dtype, p.x.wide, row * p.h + j, n, v);
 #pragma unroll
-    for (int i = 0; i < N; i++) s += Rms ? v[c][i] * v[c][i] : v[c][i];
-  }
-  float mean = 0.f, r;
-  s = row_reduce<RowThreads>(s, Add{});
+      for (int i = 0; i < 8; i++)
+        if (i < n) s += f(v[i]);
+    });
+    first = false;
+    return row_reduce<S>(s, device::Add{}, 0.f);
+  };
+  float mean = 0.f;
   if constexpr (!Rms) {
-    if (!(fabsf(s) <= 3.4e38f)) {  // the sum overflowed: add shrunk values
-      s = 0.f;
-#pragma unroll
-      for (int c = 0; c < Chunks; c++)
-#pragma unroll
-        for (int i = 0; i < N; i++) s += v[c][i] * kShrink;
-      mean = row_reduce<RowThreads>(s, Add{}) * inverse * (1.f / kShrink);
-    } else {
-      mean = s * inverse;
-    }
-    s = 0.f;
-#pragma unroll
-    for (int c = 0; c < Chunks; c++) {
-      const int j = (c * RowThreads + t) * N;
-#pragma unroll
-      for (int i = 0; i < N; i++) {
-        v[c][i] = live && j < h ? v[c][i] - mean : 0.f;
-        s += v[c][i] * v[c][i];
-      }
-    }
-    s = row_reduce<RowThreads>(s, Add{});
+    mean = total([](float a) { return a; }) * inverse;
+    if (!(fabsf(mean) <= kLargest)) mean = total([](float a) { return a * kShrink; }) * inverse * (1.f / kShrink);
   }
-  if (s <= 3.4e38f) {
-    r = 1.f / sqrtf(s * inverse + eps);
+  float r = total([&](float a) { return (a - mean) * (a - mean); });
+  if (r <= kLargest) {
+    r = device::divide(1.f, device::root(r * inverse + p.epsilon));
   } else {
-    s = 0.f;
-#pragma unroll
-    for (int c = 0; c < Chunks; c++)
-#pragma unroll
-      for (int i = 0; i < N; i++) s += v[c][i] * kShrink * (v[c][i] * kShrink);
-    r = kShrink / sqrtf(row_reduce<RowThreads>(s, Add{}) * inverse + eps * kShrink * kShrink);
+    r = total([&](float a) { return (a - mean) * kShrink * ((a - mean) * kShrink); });
+    r = device::divide(kShrink, device::root(r * inverse + p.epsilon * kShrink * kShrink));
   }
-  if (live && t == 0) {
-    if (rstd) rstd[row] = r;
-    if (!Rms && mu) mu[row] = mean;
+  if (h && t == 0) {
+    if (p.rstd) p.rstd[row] = r;
+    if (!Rms && p.mu) p.mu[row] = mean;
   }
   float amax = 0.f;
+  each_group<S>(t, h, [&](int64_t j, int n) {
+    if (!S::kHeld) fetch(j, n);
+    float g[8], b[8], w[8];
+    if (p.gamma.base) load8(p.gamma, 0, j, n, g);
+    if (!Rms && p.beta.base) load8(p.beta, 0, j, n, b);
 #pragma unroll
-  for (int c = 0; c < Chunks; c++) {
-    const int j = (c * RowThreads + t) * N;
-    if (!live || j >= h) continue;
-    float g[N], b[N];
-    if (gamma) load_f32<N>(gamma + j, g);
-    if (!Rms && beta) load_f32<N>(beta + j, b);
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-      float w = v[c][i] * r * (gamma ? g[i] + plus : 1.f);
-      if (!Rms && beta) w += b[i];
-      if constexpr (sizeof(Q) == 1) {
-        amax = fmaxf(amax, fabsf(w));
-        w *= scale;
-      } else {
-        w = to_f32(from_f32<Q>(w));
-        amax = fmaxf(amax, fabsf(w));
-      }
-      v[c][i] = w;
+    for (int i = 0; i < 8; i++) {
+      w[i] = (v[i] - mean) * r * (p.gamma.base ? g[i] + p.plus : 1.f);
+      if (!Rms && p.beta.base) w[i] += b[i];
     }
-    store_f32<N>(y + row * h + j, v[c]);
-  }
-  finish<Block>(q, amax, (int)blockIdx.x, 0);
+    put8(p.y, row * p.h + j, n, scale, w, amax);
+  });
+  finish<S::kBlock>(p.y.q, amax, (int)blockIdx.x, 0);
 }
 
-// A block walks rows blockIdx.x, blockIdx.x + gridDim.x, ... and keeps its column sums in registers; part: [gridDim.x * kRows, h].
-template <class T, class D, class G, int RowThreads, int Block, int N, int Chunks, bool Rms> __global__ void __launch_bounds__(Block) norm_backward_kernel(
-    const D *__restrict__ dy, int64_t ldd, const T *__restrict__ x, int64_t ldx, const G *__restrict__ gamma, const float *__restrict__ mu,
-    const float *__restrict__ rstd, const D *__restrict__ add, int64_t lda, T *__restrict__ dx, float *__restrict__ dgamma_part,
-    float *__restrict__ dbeta_part, int64_t rows, int h, float plus) {
-  constexpr int kRows = Block / RowThreads;
-  const int t = (int)threadIdx.x % RowThreads, group = (int)threadIdx.x / RowThreads;
-  const float inverse = 1.f / (float)h;
-  float dg[Chunks][N], db[Rms ? 1 : Chunks][N], w[Chunks][N];
-#pragma unroll
-  for (int c = 0; c < Chunks; c++) {
-    const int j = (c * RowThreads + t) * N;
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-      dg[c][i] = 0.f;
-      w[c][i] = 1.f;
-      if constexpr (!Rms) db[c][i] = 0.f;
-    }
-    if (gamma && j < h) {
-      load_f32<N>(gamma + j, w[c]);
-#pragma unroll
-      for (int i = 0; i < N; i++) w[c][i] += plus;
-    }
-  }
-  const int64_t steps = (rows + (int64_t)gridDim.x * kRows - 1) / ((int64_t)gridDim.x * kRows);
-  for (int64_t k = 0; k < steps; k++) {  // every thread takes every step: there are barriers inside
-    const int64_t row = (k * gridDim.x + blockIdx.x) * kRows + group;
-    const bool live = row < rows;
-    const float m = live && !Rms ? mu[row] : 0.f, r = live ? rstd[row] : 0.f;
-    float n[Chunks][N], d[Chunks][N], s1 = 0.f, s2 = 0.f;
-#pragma unroll
-    for (int c = 0; c < Chunks; c++) {
-      const int j = (c * RowThreads + t) * N;
-      if (live && j < h) {
-        load_f32<N>(x + row * ldx + j, n[c]);
-        load_f32<N>(dy + row * ldd + j, d[c]);
-      } else {
-#pragma unroll
-        for (int i = 0; i < N; i++) n[c][i] = m, d[c][i] = 0.f;
-      }
-    }
-#pragma unroll
-    for (int c = 0; c < Chunks; c++)
-#pragma unroll
-      for (int i = 0; i < N; i++) {
-        n[c][i] = (n[c][i] - m) * r;
-        dg[c][i] += d[c][i] * n[c][i];
-        if constexpr (!Rms) db[c][i] += d[c][i];
-        d[c][i] *= w[c][i];
-        s1 += d[c][i] * n[c][i];
-        if constexpr (!Rms) s2 += d[c][i];
-      }
-    s1 = row_reduce<RowThreads>(s1, Add{}) * inverse;
-    if constexpr (!Rms) s2 = row_reduce<RowThreads>(s2, Add{}) * inverse;
-#pragma unroll
-    for (int c = 0; c < Chunks; c++) {
-      const int j = (c * RowThreads + t) * N;
-      if (!live || j >= h) continue;
-      float a[N];
-      if (add) load_f32<N>(add + row * lda + j, a);
-#pragma unroll
-      for (int i = 0; i < N; i++) d[c][i] = r * (d[c][i] - n[c][i] * s1 - s2) + (add ? a[i] : 0.f);
-      store_f32<N>(dx + row * h + j, d[c]);
-    }
-  }
-  const int64_t slot = (int64_t)blockIdx.x * kRows + group;
-#pragma unroll
-  for (int c = 0; c < Chunks; c++) {
-    const int j = (c * RowThreads + t) * N;
-    if (j >= h) continue;
-    if (dgamma_part) store_f32<N>(dgamma_part + slot * h + j, dg[c]);
-    if constexpr (!Rms)
-      if (dbeta_part) store_f32<N>(dbeta_part + slot * h + j, db[c]);
-  }
-}
-
-// Calls f with the launch shape for h: constants RowThreads, Block, N, Chunks. vector: rows and pointers allow 8-element accesses.
-template <int R, int B, int V, int C> struct NormShape {
-  static constexpr int kRowThreads = R, kBlock = B, kN = V, kChunks = C;
+struct NormBackward {
+  Input dy, x, gamma, add;
+  const float *mu, *rstd;
+  Target dx;
+  float *dgamma_part, *dbeta_part;  // [slots, h], or absent
+  int64_t rows, h;
+  float plus;
 };
-constexpr int kMaxHidden = 65536;
-template <class F> bool with_norm_shape(int64_t h, bool vector, F &&f) {
-  if (vector && h <= 512) f(NormShape<kMaxWave, 256, 8, 512 / (kMaxWave * 8)>{});
-  else if (vector && h <= 1024) f(NormShape<128, 128, 8, 1>{});
-  else if (vector && h <= 2048) f(NormShape<256, 256, 8, 1>{});
-  else if (vector && h <= 4096) f(NormShape<512, 512, 8, 1>{});
-  else if (vector && h <= 8192) f(NormShape<1024, 1024, 8, 1>{});
-  else if (vector && h <= 16384) f(NormShape<1024, 1024, 8, 2>{});
-  else if (h <= 256) f(NormShape<kMaxWave, 256, 1, 256 / kMaxWave>{});
-  else if (h <= 2048) f(NormShape<256, 256, 1, 8>{});
-  else if (h <= 16384) f(NormShape<1024, 1024, 1, 16>{});
-  else return false;
-  return true;
+
+// A block walks rows blockIdx.x, blockIdx.x + gridDim.x, ... and keeps its column sums in registers where rows are held.
+template <class S, bool Rms> static __global__ void __launch_bounds__(S::kBlock) norm_backward_kernel(NormBackward p) {
+  const int t = (int)threadIdx.x % S::kThreads, group = (int)threadIdx.x / S::kThreads;
+  const float inverse = 1.f / (float)p.h;
+  float dg[8] = {}, db[8] = {}, w[8], n[8], d[8];
+#pragma unroll
+  for (int i = 0; i < 8; i++) w[i] = 1.f;
+  const auto weights = [&](int64_t j, int count) {
+    if (!p.gamma.base) return;
+    load8(p.gamma, 0, j, count, w);
+#pragma unroll
+    for (int i = 0; i < 8; i++) w[i] += p.plus;
+  };
+  if constexpr (S::kHeld) each_group<S>(t, p.h, weights);
+  const int64_t stride = (int64_t)gridDim.x * S::kRows, steps = (p.rows + stride - 1) / stride;
+  for (int64_t k = 0; k < steps; k++) {  // every thread takes every step: there are barriers inside
+    const int64_t row = (k * gridDim.x + blockIdx.x) * S::kRows + group, h = row < p.rows ? p.h : 0;
+    const float m = h && !Rms ? p.mu[row] : 0.f, r = h ? p.rstd[row] : 0.f;
+    float s1 = 0.f, s2 = 0.f;
+    const auto fetch = [&](int64_t j, int count) {
+      load8(p.x, row, j, count, n);
+      load8(p.dy, row, j, count, d);
+      if (!S::kHeld) weights(j, count);
+#pragma unroll
+      for (int i = 0; i < 8; i++) n[i] = (n[i] - m) * r;
+    };
+    each_group<S>(t, h, [&](int64_t j, int count) {
+      fetch(j, count);
+#pragma unroll
+      for (int i = 0; i < 8; i++) {
+        if (i >= count) continue;
+        dg[i] += d[i] * n[i];
+        if (!Rms) db[i] += d[i];
+        s1 += d[i] * w[i] * n[i];
+        if (!Rms) s2 += d[i] * w[i];
+      }
+    });
+    s1 = row_reduce<S>(s1, device::Add{}, 0.f) * inverse;
+    if constexpr (!Rms) s2 = row_reduce<S>(s2, device::Add{}, 0.f) * inverse;
+    each_group<S>(t, h, [&](int64_t j, int count) {
+      if (!S::kHeld) fetch(j, count);
+      float a[8], out[8], unused = 0.f;
+      if (p.add.base) load8(p.add, row, j, count, a);
+#pragma unroll
+      for (int i = 0; i < 8; i++) out[i] = r * (d[i] * w[i] - n[i] * s1 - s2) + (p.add.base ? a[i] : 0.f);
+      put8(p.dx, row * p.h + j, count, 1.f, out, unused);
+    });
+  }
+  if constexpr (S::kHeld) {
+    const int64_t slot = (int64_t)blockIdx.x * S::kRows + group;
+    each_group<S>(t, p.h, [&](int64_t j, int count) {
+#pragma unroll
+      for (int i = 0; i < 8; i++) {
+        if (i >= count) continue;
+        if (p.dgamma_part) p.dgamma_part[slot * p.h + j + i] = dg[i];
+        if (!Rms && p.dbeta_part) p.dbeta_part[slot * p.h + j + i] = db[i];
+      }
+    });
+  }
+}
+
+// Column sums of rows that are not held: a thread a column, kSumBlock rows a block.
+constexpr int kSumBlock = 64;
+template <bool Rms> static __global__ void __launch_bounds__(256) norm_columns_kernel(NormBackward p) {
+  const int64_t j = (int64_t)blockIdx.x * 256 + threadIdx.x, begin = (int64_t)blockIdx.y * kSumBlock;
+  if (j >= p.h) return;
+  const int64_t end = begin + kSumBlock < p.rows ? begin + kSumBlock : p.rows;
+  float dg = 0.f, db = 0.f;
+  for (int64_t row = begin; row < end; row++) {
+    float x[8], d[8];
+    load8(p.x.base, p.x.dtype, false, p.x.rows(row) + j, 1, x);
+    load8(p.dy.base, p.dy.dtype, false, p.dy.rows(row) + j, 1, d);
+    dg += d[0] * ((x[0] - (Rms ? 0.f : p.mu[row])) * p.rstd[row]);
+    db += d[0];
+  }
+  if (p.dgamma_part) p.dgamma_part[blockIdx.y * p.h + j] = dg;
+  if (!Rms && p.dbeta_part) p.dbeta_part[blockIdx.y * p.h + j] = db;
+}
+
+// ---- host ----
+template <class Args> struct NormForwardCall {
+  Output y;
+  NormForward p;
+};
+template <bool Rms, class Args> NormForwardCall<Args> norm_forward_plan(const Args &a, Space &space) {
+  const int64_t m = te::rows(a.x->data), h = te::columns(a.x->data);
+  NormForwardCall<Args> c = {Output(*a.y, row_blocks(m, h), space), {}};
+  NormForward &p = c.p;
+  p.rows = m, p.h = h, p.epsilon = a.epsilon, p.plus = a.flags & NVTE_NORM_ZERO_CENTERED ? 1.f : 0.f;
+  p.x = input_of(a.x, h), p.residual = input_of(a.residual, h), p.gamma = input_of(a.gamma, h);
+  p.sum_out = a.residual_out && present(a.residual_out->data) ? address_as<char>(a.residual_out->data) : nullptr;
+  p.x.wide = p.x.wide && aligned(p.sum_out, 16);
+  p.rstd = a.rstd && present(a.rstd->data) ? address_as<float>(a.rstd->data) : nullptr;
+  if constexpr (!Rms) {
+    p.beta = input_of(a.beta, h);
+    p.mu = a.mu && present(a.mu->data) ? address_as<float>(a.mu->data) : nullptr;
+  }
+  return c;
+}
+template <bool Rms, class Args> nvte_status norm_forward_launch(const nvte_exec &e, NormForwardCall<Args> &c) {
+  if (const nvte_status s = c.y.begin(e)) return s;
+  c.p.y = c.y.target;
+  with_row_shape(c.p.h, [&](auto s) {
+    using S = decltype(s);
+    norm_forward_kernel<S, Rms><<<(unsigned)c.y.blocks, S::kBlock, 0, stream_of(e)>>>(c.p);
+  });
+  return c.y.finish(e);
+}
+
+struct NormBackwardCall {
+  NormBackward p;
+  int64_t blocks, slots;
+};
+template <bool Rms, class Args> NormBackwardCall norm_backward_plan(const Args &a, Space &space) {
+  const int64_t m = te::rows(a.x->data), h = te::columns(a.x->data);
+  NormBackwardCall c = {};
+  NormBackward &p = c.p;
+  p.rows = m, p.h = h, p.plus = a.flags & NVTE_NORM_ZERO_CENTERED ? 1.f : 0.f;
+  p.dy = input_of(a.dy, h), p.x = input_of(a.x, h), p.gamma = input_of(a.gamma, h), p.add = input_of(a.add, h);
+  p.rstd = address_as<const float>(a.rstd->data);
+  p.dx.base = address_as<char>(a.dx->data);
+  p.dx.dtype = dtype_of(a.dx->data.dtype);
+  p.dx.wide = h % 8 == 0 && aligned(p.dx.base, 16);
+  with_row_shape(h, [&](auto s) {
+    const int64_t most = 264 * 1024 / s.kBlock, need = ceil_div(m, s.kRows);  // a function of the shape only
+    c.blocks = need < 1 ? 1 : need < most ? need : most;
+    c.slots = m == 0 ? 0 : s.kHeld ? c.blocks * s.kRows : ceil_div(m, kSumBlock);
+  });
+  if (a.dgamma && present(a.dgamma->data)) p.dgamma_part = space.take<float>(c.slots * h);
+  if constexpr (!Rms) {
+    p.mu = address_as<const float>(a.mu->data);
+    if (a.dbeta && present(a.dbeta->data)) p.dbeta_part = space.take<float>(c.slots * h);
+  }
+  return c;
+}
+template <bool Rms> nvte_status norm_backward_launch(const nvte_exec &e, const NormBackwardCall &c, const nvte_tensor *dgamma, const nvte_tensor *dbeta) {
+  const NormBackward &p = c.p;
+  if (p.rows > 0 && p.h > 0) {
+    if (p.h > kHeldColumns && (p.dgamma_part || p.dbeta_part)) {  // before dx, which may be dy or x
+      if (c.slots > 65535) return fail(NVTE_ERR_UNSUPPORTED, "x has more than %d rows of more than %d numbers", 65535 * kSumBlock, (int)kHeldColumns);
+      norm_columns_kernel<Rms><<<dim3((unsigned)ceil_div(p.h, 256), (unsigned)c.slots), 256, 0, stream_of(e)>>>(p);
+    }
+    with_row_shape(p.h, [&](auto s) {
+      using S = decltype(s);
+      norm_backward_kernel<S, Rms><<<(unsigned)c.blocks, S::kBlock, 0, stream_of(e)>>>(p);
+    });
+    if (const nvte_status s = launched("norm backward")) return s;
+  }
+  if (dgamma && present(dgamma->data))
+    if (const nvte_status s = sum_columns(e, p.dgamma_part, c.slots, p.h, dgamma->data)) return s;
+  return dbeta && present(dbeta->data) ? sum_columns(e, p.dbeta_part, c.slots, p.h, dbeta->data) : NVTE_OK;
 }
 
 }  // namespace te::gpu

@@ -12,6 +12,7 @@ namespace te::gpu {
 struct Quantised {
   const float *scale;   // absent: 1
   float *scale_inv;     // absent: not written
+  float *columnwise_scale_inv;
   float *block_amax;    // workspace, one value a block; absent: no amax
   float *atomic_amax;   // instead of block_amax
 };
@@ -27,7 +28,10 @@ template <int Threads> __device__ __forceinline__ void finish(const Quantised &q
       else device::atomic_max(q.atomic_amax, amax);
     }
   }
-  if (block == 0 && threadIdx.x == 0 && q.scale_inv) *q.scale_inv = 1.f / scale_of(q);
+  if (block == 0 && threadIdx.x == 0) {
+    if (q.scale_inv) *q.scale_inv = device::divide(1.f, scale_of(q));
+    if (q.columnwise_scale_inv) *q.columnwise_scale_inv = device::divide(1.f, scale_of(q));
+  }
   (void)blocks_dim;
 }
 
@@ -52,6 +56,7 @@ inline bool atomic_amax() {
 inline nvte_status prepare(const nvte_exec &e, const nvte_tensor &y, float *amax_space, Quantised *q, const nvte_tensor *noop = nullptr) {
   q->scale = present(y.scale) ? address_as<const float>(y.scale) : nullptr;
   q->scale_inv = present(y.scale_inv) ? address_as<float>(y.scale_inv) : nullptr;
+  q->columnwise_scale_inv = present(y.columnwise_scale_inv) ? address_as<float>(y.columnwise_scale_inv) : nullptr;
   q->block_amax = q->atomic_amax = nullptr;
   if (!present(y.amax)) return NVTE_OK;
   if (!atomic_amax()) {

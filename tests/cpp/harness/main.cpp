@@ -151,7 +151,7 @@ void register_tests(bool saboteur_mode) {
   const std::string dir = options.directory;
   // one table of refusals a device: refusals.txt (the CPU), refusals.cuda.txt, refusals.hip.txt
   refusals = read_table(dir, options.device == "cpu" ? "refusals.txt" : "refusals." + options.device + ".txt");
-  skips = read_table(dir, "skips.txt");
+  skips = read_table(dir, options.device == "cpu" ? "skips.txt" : "skips.gpu.txt");
   tolerated = read_table(dir, "saboteurs.txt");
   if (saboteur_mode) register_saboteurs();
   for (const OpTest &t : op_tests()) {
@@ -227,6 +227,7 @@ int run_main(int argc, char **argv) {
   testing::GTEST_FLAG(brief) = true;  // a case per line would drown the counts; --gtest_brief=0 brings them back
   testing::InitGoogleTest(&argc, argv);
   options.directory = TE_CASES_DIR;
+  options.device = default_device();
   bool saboteur_mode = false;
   std::string required;
   for (int i = 1; i < argc; i++) {

@@ -19,7 +19,7 @@ const char *name(Mode m);
 struct Options {
   Mode mode = Mode::test;
   Group group = Group::smoke;
-  std::string op, implementation, cases, device = default_device(), directory;
+  std::string op, implementation, cases, device = "cpu", directory;
   uint64_t seed = 1;
   double perf_seconds = 0.02;  // a case
   int64_t max_elements = 0;    // larger cases are skipped (emulators); 0 = none

@@ -16,6 +16,10 @@ struct e5m2fnuz { unsigned char b; };
 TE_DEVICE unsigned bits(float x) { return __float_as_uint(x); }
 TE_DEVICE float from_bits(unsigned u) { return __uint_as_float(u); }
 
+// Correctly rounded division and root whatever the compiler's defaults (HIP's are not exact for f32 without a flag).
+TE_DEVICE float divide(float a, float b) { return __fdiv_rn(a, b); }
+TE_DEVICE float root(float a) { return __fsqrt_rn(a); }
+
 // ---- 16-bit ----
 TE_DEVICE float to_f32(float x) { return x; }
 TE_DEVICE float to_f32(bf16 x) { return from_bits((unsigned)x.b << 16); }

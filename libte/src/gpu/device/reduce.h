@@ -14,9 +14,7 @@ struct Max {  // ignores NaN, the amax rule
 
 // The result is in every lane. Width: lanes that take part (a power of two up to the wave).
 template <int Width = kWave, class Op> TE_DEVICE float wave_reduce(float v, Op op) {
-#pragma unroll
-  for (int m = Width / 2; m; m >>= 1) v = op(v, shfl_xor(v, m));
-  return v;
+  return combine_lanes<Width>(v, op);
 }
 
 // The result is in every thread. Threads: the block's size, a multiple of the wave. Shared memory is reused by the next call, so a

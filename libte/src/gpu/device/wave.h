@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Cross-lane words. kWave is the device's wave width (64 on gfx9, 32 on gfx10+ and NVIDIA): a compile-time constant in device code only.
 #pragma once
+#include "gpu/vendor/gpu.h"
 
 #define TE_DEVICE __device__ __forceinline__
 
@@ -35,5 +36,29 @@ template <class T> TE_DEVICE T shfl(T v, int lane) {
 }
 TE_DEVICE int lane() { return (int)(threadIdx.x % kWave); }
 TE_DEVICE int wave() { return (int)(threadIdx.x / kWave); }
+
+// What op makes of the values of Width lanes (a power of two), in every one of them; the order is fixed. AMD: DPP inside rows of 16 lanes (once
+// groups of 4 or 8 are alike, a mirror is as good as an exchange), scalar reads of one lane a row above.
+template <int Width, class Op> TE_DEVICE float combine_lanes(float v, Op op) {
+#if defined(TE_VENDOR_HIP) && defined(__AMDGCN__)
+#define TE_DPP(ctrl) v = op(v, __builtin_bit_cast(float, __builtin_amdgcn_mov_dpp(__builtin_bit_cast(int, v), ctrl, 0xf, 0xf, true)))
+  if constexpr (Width >= 2) TE_DPP(0xb1);    // quad_perm [1,0,3,2]
+  if constexpr (Width >= 4) TE_DPP(0x4e);    // quad_perm [2,3,0,1]
+  if constexpr (Width >= 8) TE_DPP(0x141);   // row_half_mirror
+  if constexpr (Width >= 16) TE_DPP(0x140);  // row_mirror
+#undef TE_DPP
+  if constexpr (Width >= 32) {
+    const auto row = [&](int lane) { return __builtin_bit_cast(float, __builtin_amdgcn_readlane(__builtin_bit_cast(int, v), lane)); };
+    const float low = op(row(0), row(16));
+    if constexpr (kWave == 32) return low;
+    const float high = op(row(32), row(48));
+    return Width == 64 ? op(low, high) : threadIdx.x % 64 < 32 ? low : high;
+  }
+#else
+#pragma unroll
+  for (int m = 1; m < Width; m *= 2) v = op(v, shfl_xor(v, m));
+#endif
+  return v;
+}
 
 }  // namespace te::device

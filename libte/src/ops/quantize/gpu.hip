@@ -2,6 +2,7 @@
 // nvte_quantize on GPUs: one pass whatever the orientations. A block owns a tile of kTile x kTile numbers; a thread holds 8 x 8 of them, so
 // eight 16-byte loads (bf16) are in flight, rows leave in 8-byte pieces that fill whole sectors, and the transpose goes through an
 // XOR-swizzled tile in shared memory that both sides touch without bank conflicts.
+#include "gpu/device/rows.h"
 #include "gpu/quantized.h"
 
 namespace te {
@@ -40,18 +41,18 @@ __device__ __forceinline__ void transpose8x8(const uint2 (&in)[8], uint2 (&out)[
 
 // Full: the tile lies inside and everything is aligned for wide accesses. part: [row tiles, columns] partial column sums, or absent.
 template <class T, class Q, bool Full> __device__ __forceinline__ float tile(
-    const T *__restrict__ x, int64_t ldx, Q *__restrict__ y, Q *__restrict__ yt, int64_t m, int64_t k, float scale, float *__restrict__ part,
+    const T *__restrict__ x, Rows rows, Q *__restrict__ y, Q *__restrict__ yt, int64_t m, int64_t k, float scale, float *__restrict__ part,
     int64_t row0, int64_t col0, unsigned char *shared) {
   const int cg = (int)threadIdx.x % 16, rg = (int)threadIdx.x / 16;
   const int64_t r0 = row0 + rg * kSub, c0 = col0 + cg * kSub;
   float v[8][8];
   if constexpr (Full) {
 #pragma unroll
-    for (int r = 0; r < 8; r++) load_f32<8>(x + (r0 + r) * ldx + c0, v[r]);
+    for (int r = 0; r < 8; r++) load_f32<8>(x + rows(r0 + r) + c0, v[r]);
   } else {
     for (int r = 0; r < 8; r++)
 #pragma unroll
-      for (int c = 0; c < 8; c++) v[r][c] = r0 + r < m && c0 + c < k ? to_f32(x[(r0 + r) * ldx + c0 + c]) : 0.f;
+      for (int c = 0; c < 8; c++) v[r][c] = r0 + r < m && c0 + c < k ? to_f32(x[rows(r0 + r) + c0 + c]) : 0.f;
   }
   float amax = 0.f;
   float sums[8] = {};
@@ -115,29 +116,36 @@ template <class T, class Q, bool Full> __device__ __forceinline__ float tile(
 }
 
 template <class T, class Q> __global__ void __launch_bounds__(kThreads) quantize_kernel(
-    const T *__restrict__ x, int64_t ldx, Q *__restrict__ y, Q *__restrict__ yt, int64_t m, int64_t k, bool wide, Quantised q,
+    const T *__restrict__ x, Rows rows, Q *__restrict__ y, Q *__restrict__ yt, int64_t m, int64_t k, bool wide, Quantised q,
     float *__restrict__ part, const float *__restrict__ noop) {
   __shared__ __align__(16) unsigned char shared[kTile * kTile];
   if (noop && *noop == 1.f) return;
   const float scale = gpu::scale_of(q);
   const int64_t row0 = (int64_t)blockIdx.y * kTile, col0 = (int64_t)blockIdx.x * kTile;
   float amax;
-  if (wide && row0 + kTile <= m && col0 + kTile <= k) amax = tile<T, Q, true>(x, ldx, y, yt, m, k, scale, part, row0, col0, shared);
-  else amax = tile<T, Q, false>(x, ldx, y, yt, m, k, scale, part, row0, col0, shared);
+  if (wide && row0 + kTile <= m && col0 + kTile <= k) amax = tile<T, Q, true>(x, rows, y, yt, m, k, scale, part, row0, col0, shared);
+  else amax = tile<T, Q, false>(x, rows, y, yt, m, k, scale, part, row0, col0, shared);
   gpu::finish<kThreads>(q, amax, (int)(blockIdx.y * gridDim.x + blockIdx.x), 0);
 }
 
 // Plain casts between f32, f16 and bf16; amax is of the stored value.
 template <class T, class Q> __global__ void __launch_bounds__(kThreads) cast_kernel(
-    const T *__restrict__ x, int64_t ldx, Q *__restrict__ y, int64_t m, int64_t k, Quantised q, const float *__restrict__ noop) {
+    const T *__restrict__ x, Rows rows, Q *__restrict__ y, int64_t m, int64_t k, Quantised q, const float *__restrict__ noop) {
   if (noop && *noop == 1.f) return;
   float amax = 0.f;
   for (int64_t i = (int64_t)blockIdx.x * kThreads + threadIdx.x; i < m * k; i += (int64_t)gridDim.x * kThreads) {
-    const Q v = from_f32<Q>(to_f32(x[i / k * ldx + i % k]));
+    const Q v = from_f32<Q>(to_f32(x[rows(i / k) + i % k]));
     y[i] = v;
     amax = fmaxf(amax, fabsf(to_f32(v)));
   }
   gpu::finish<kThreads>(q, amax, (int)blockIdx.x, 0);
+}
+
+bool wide_steps(const Rows &r, int64_t group) {
+  if (r.n == 0) return r.stride % group == 0;
+  for (int i = 0; i < r.n; i++)
+    if (r.step[i] % group) return false;
+  return true;
 }
 
 struct Shape {
@@ -151,8 +159,7 @@ struct Shape {
 
 const char *refuse(const nvte_exec *, const void *p) {
   const auto &a = *static_cast<const nvte_quantize_args *>(p);
-  if (!row_index(a.x->data).uniform) return "x's leading dimensions do not collapse to one row stride";
-  if (rows(a.x->data) > (int64_t)65535 * kTile) return "x has more than 8388480 rows";
+  if (te::rows(a.x->data) > (int64_t)65535 * kTile) return "x has more than 8388480 rows";
   return nullptr;
 }
 
@@ -174,7 +181,7 @@ nvte_status run(const nvte_exec *e, const void *p) {
     nvte_status status = gpu::prepare(*e, *a.y, space, &q, a.noop);
     if (status != NVTE_OK) return status;
     const DType in = dtype_of(a.x->data.dtype), out = dtype_of(present(a.y->data) ? a.y->data.dtype : a.y->columnwise.dtype);
-    const int64_t ldx = row_index(a.x->data).stride;
+    const Rows lines = rows_of(a.x->data);
     int blocks = 1;
     gpu::visit_float(in, [&](auto t) {
       using T = decltype(t);
@@ -183,19 +190,19 @@ nvte_status run(const nvte_exec *e, const void *p) {
         gpu::visit_fp8(out, [&](auto c) {
           using Q = decltype(c);
           Q *y = present(a.y->data) ? address_as<Q>(a.y->data) : nullptr, *yt = present(a.y->columnwise) ? address_as<Q>(a.y->columnwise) : nullptr;
-          const bool wide = gpu::aligned(x, 16) && ldx % (16 / (int64_t)sizeof(T)) == 0 && (!y || (gpu::aligned(y, 8) && s.k % 8 == 0)) &&
+          const bool wide = gpu::aligned(x, 16) && wide_steps(lines, 16 / (int64_t)sizeof(T)) && (!y || (gpu::aligned(y, 8) && s.k % 8 == 0)) &&
                             (!yt || (gpu::aligned(yt, 16) && s.m % 16 == 0));
           blocks = s.blocks > 0 ? s.blocks : 1;
           // an empty x still sets scale_inv, amax and dbias: one block that finds nothing inside
           const dim3 grid((unsigned)(s.tiles_k > 0 ? s.tiles_k : 1), (unsigned)(s.tiles_m > 0 ? s.tiles_m : 1));
-          quantize_kernel<T, Q><<<grid, kThreads, 0, gpu::stream_of(*e)>>>(x, ldx, y, yt, s.m, s.k, wide, q, s.blocks ? part : nullptr, noop);
+          quantize_kernel<T, Q><<<grid, kThreads, 0, gpu::stream_of(*e)>>>(x, lines, y, yt, s.m, s.k, wide, q, s.blocks ? part : nullptr, noop);
         });
       } else {
         gpu::visit_float(out, [&](auto c) {
           using Q = decltype(c);
           const int64_t need = gpu::ceil_div(s.m * s.k, kThreads);
           blocks = (int)(need < 1 ? 1 : need < 4096 ? need : 4096);
-          cast_kernel<T, Q><<<blocks, kThreads, 0, gpu::stream_of(*e)>>>(x, ldx, address_as<Q>(a.y->data), s.m, s.k > 0 ? s.k : 1, q, noop);
+          cast_kernel<T, Q><<<blocks, kThreads, 0, gpu::stream_of(*e)>>>(x, lines, address_as<Q>(a.y->data), s.m, s.k > 0 ? s.k : 1, q, noop);
         });
       }
     });

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// Elementwise operators over rows: a block owns kMapRows rows of 32 x 8 columns at a time (more where column sums are asked for), eight
+// neighbouring numbers a thread. F gives the numbers; the rest, dtypes, amax, scales and sums, is here.
+#pragma once
+#include "gpu/output.h"
+
+namespace te::gpu {
+
+constexpr int kMapThreads = 256, kMapColumns = 256, kMapHeight = 8, kMapRows = 32, kSumRows = 128;
+
+// F: __device__ void operator()(int64_t row, int64_t column, int n, float (&v)[8]).
+// part: [row blocks, k] column sums of the unrounded numbers, or absent.
+template <class F> static __global__ void __launch_bounds__(kMapThreads) map_kernel(
+    F f, Target y, int64_t m, int64_t k, int across, int rows_a_block, float *part) {
+  const int64_t block_row = blockIdx.x / (unsigned)across, column = (int64_t)(blockIdx.x % (unsigned)across) * kMapColumns + threadIdx.x % 32 * 8;
+  const int down = (int)threadIdx.x / 32;
+  const int64_t begin = block_row * rows_a_block, end = begin + rows_a_block < m ? begin + rows_a_block : m;
+  const int n = column + 8 <= k ? 8 : (int)(k - column);
+  const float scale = scale_of(y.q);
+  float amax = 0.f, sums[8] = {};
+  if (n > 0) {
+#pragma unroll 4
+    for (int64_t row = begin + down; row < end; row += kMapHeight) {
+      float v[8];
+      f(row, column, n, v);
+      if (part) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) sums[i] += v[i];
+      }
+      put8(y, row * k + column, n, scale, v, amax);
+    }
+  }
+  if (part && begin < m) {  // the kMapHeight threads above one another, in order
+    __shared__ float s[kMapHeight][kMapColumns];
+#pragma unroll
+    for (int i = 0; i < 8; i++) s[down][threadIdx.x % 32 * 8 + i] = sums[i];
+    __syncthreads();
+    const int64_t c = (int64_t)(blockIdx.x % (unsigned)across) * kMapColumns + threadIdx.x;
+    if (c < k) {
+      float total = 0.f;
+#pragma unroll
+      for (int i = 0; i < kMapHeight; i++) total += s[i][threadIdx.x];
+      part[block_row * k + c] = total;
+    }
+  }
+  finish<kMapThreads>(y.q, amax, (int)blockIdx.x, 0);
+}
+
+// The launch of a map over y [m, k]: flat tensors are cut into rows of a better length.
+struct MapShape {
+  int64_t m, k;
+  int across, rows_a_block;
+  int64_t blocks;
+  MapShape(int64_t m_, int64_t k_, bool flat, bool sums) : m(m_), k(k_) {
+    if (flat && !sums && m * k > 0)
+      for (int64_t row = 4096; row >= 8; row /= 2)
+        if (m * k % row == 0) {
+          m = m * k / row, k = row;
+          break;
+        }
+    rows_a_block = sums ? kSumRows : kMapRows;
+    across = (int)(k > 0 ? ceil_div(k, kMapColumns) : 1);
+    const int64_t down = ceil_div(m, rows_a_block);
+    blocks = across * (down > 0 ? down : 1);  // an empty tensor still has an amax, a scale_inv and sums
+  }
+  int64_t row_blocks() const { return m > 0 ? ceil_div(m, rows_a_block) : 0; }
+};
+
+// What such a call needs of its workspace, and its run.
+struct MapCall {
+  MapShape shape;
+  Output y;
+  float *part;
+  const nvte_tensor *sums;
+  MapCall(const nvte_tensor &out, const nvte_tensor *sums_, bool flat, Space &space)
+      : shape(te::rows(out.data), te::columns(out.data), flat, sums_ && present(sums_->data)), y(out, shape.blocks, space), part(nullptr),
+        sums(sums_ && present(sums_->data) ? sums_ : nullptr) {
+    if (sums) part = space.take<float>(shape.row_blocks() * shape.k);
+    if (shape.k % 8 == 0 && y.k % 8) y.target.wide = aligned(y.target.base, 16);
+  }
+  template <class F> nvte_status run(const nvte_exec &e, const F &f) {
+    if (const nvte_status s = y.begin(e)) return s;
+    map_kernel<F><<<(unsigned)shape.blocks, kMapThreads, 0, stream_of(e)>>>(f, y.target, shape.m, shape.k, shape.across, shape.rows_a_block, part);
+    if (const nvte_status s = y.finish(e)) return s;
+    return sums ? sum_columns(e, part, shape.row_blocks(), shape.k, sums->data) : NVTE_OK;
+  }
+};
+// x as the map sees it: contiguous tensors of y's element count take the map's row length.
+inline Input map_input(const nvte_tensor *t, const MapShape &s, int64_t columns) {
+  Input i = input_of(t, columns);
+  if (columns == s.k || !i.base) return i;
+  i.rows = {s.k, 0, {}, {}};
+  i.wide = wide_rows(i.base, i.dtype, s.k, i.rows);
+  return i;
+}
+
+}  // namespace te::gpu

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// What operators over rows share. Device side: eight neighbouring numbers of any dtype in and out, chosen by a branch that a whole grid takes
+// alike (these kernels wait for memory, and a template a dtype would multiply the code). Host side: workspace plans and Output, which
+// finishes a `quantized` tensor: amax, scale_inv, and the column-wise copy made from the rows.
+#pragma once
+#include "gpu/quantized.h"
+#include "gpu/transpose.h"
+
+namespace te::gpu {
+using device::Rows;
+using device::rows_of;
+
+// A tensor that a kernel reads: element (r, c) at rows(r) + c. wide: groups of eight numbers can be moved by 16-byte accesses.
+struct Input {
+  const char *base;  // absent: null
+  DType dtype;
+  bool wide;
+  Rows rows;
+};
+// What a kernel writes, contiguous [M, K].
+struct Target {
+  char *base;
+  DType dtype;
+  bool wide;
+  Quantised q;
+};
+
+inline int bytes_of(DType t) { return t == DType::f32 ? 4 : t == DType::f16 || t == DType::bf16 ? 2 : 1; }
+inline bool wide_rows(const void *p, DType t, int64_t columns, const Rows &rows) {
+  const int64_t group = 8 * bytes_of(t) > 16 ? 16 : 8 * bytes_of(t);
+  if (columns % 8 || !aligned(p, (size_t)group)) return false;
+  if (rows.n == 0) return rows.stride * bytes_of(t) % group == 0;
+  for (int i = 0; i < rows.n; i++)
+    if (rows.step[i] * bytes_of(t) % group) return false;
+  return true;
+}
+// `columns`: a divisor of every column index at which a group of eight begins (the row length, or a half of it).
+inline Input input_of(const nvte_tensor *t, int64_t columns) {
+  if (!t || !present(t->data)) return {nullptr, DType::f32, true, {}};
+  Input i = {address_as<const char>(t->data), dtype_of(t->data.dtype), false, rows_of(t->data)};
+  i.wide = wide_rows(i.base, i.dtype, columns, i.rows);
+  return i;
+}
+
+// n < 8 only where the row ends; what lies beyond reads as 0.
+__device__ __forceinline__ void load8(const char *base, DType t, bool wide, int64_t at, int n, float (&v)[8]) {
+  if (wide) {
+    if (t == DType::bf16) device::load_f32<8>(reinterpret_cast<const device::bf16 *>(base) + at, v);
+    else if (t == DType::f32) device::load_f32<8>(reinterpret_cast<const float *>(base) + at, v);
+    else device::load_f32<8>(reinterpret_cast<const device::f16 *>(base) + at, v);
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < 8; i++) {
+    v[i] = 0.f;
+    if (i >= n) continue;
+    if (t == DType::bf16) v[i] = device::to_f32(reinterpret_cast<const device::bf16 *>(base)[at + i]);
+    else if (t == DType::f32) v[i] = reinterpret_cast<const float *>(base)[at + i];
+    else v[i] = device::to_f32(reinterpret_cast<const device::f16 *>(base)[at + i]);
+  }
+}
+__device__ __forceinline__ void load8(const Input &x, int64_t row, int64_t column, int n, float (&v)[8]) {
+  load8(x.base, x.dtype, x.wide, x.rows(row) + column, n, v);
+}
+template <class T> __device__ __forceinline__ void store8_as(char *base, bool wide, int64_t at, int n, const float (&v)[8]) {
+  T *p = reinterpret_cast<T *>(base) + at;
+  if (wide) return device::store_f32<8>(p, v);
+#pragma unroll
+  for (int i = 0; i < 8; i++)
+    if (i < n) p[i] = device::from_f32<T>(v[i]);
+}
+// Numbers of 16 or 32 bits, as they are.
+__device__ __forceinline__ void store8(char *base, DType t, bool wide, int64_t at, int n, const float (&v)[8]) {
+  if (t == DType::bf16) store8_as<device::bf16>(base, wide, at, n, v);
+  else if (t == DType::f32) store8_as<float>(base, wide, at, n, v);
+  else store8_as<device::f16>(base, wide, at, n, v);
+}
+// The rule of fused outputs: fp8 gets v * scale and the amax of v, others get v and the amax of what is stored. v is changed.
+__device__ __forceinline__ void put8(const Target &y, int64_t at, int n, float scale, float (&v)[8], float &amax) {
+  const bool fp8 = y.dtype >= DType::e4m3 && y.dtype <= DType::e5m2fnuz;
+  if (y.dtype == DType::bf16) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) v[i] = device::to_f32(device::from_f32<device::bf16>(v[i]));
+  } else if (y.dtype == DType::f16) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) v[i] = device::to_f32(device::from_f32<device::f16>(v[i]));
+  }
+#pragma unroll
+  for (int i = 0; i < 8; i++) {
+    if (i < n) amax = fmaxf(amax, fabsf(v[i]));
+    if (fp8) v[i] *= scale;
+  }
+  switch (y.dtype) {
+    case DType::e4m3: return store8_as<device::e4m3>(y.base, y.wide, at, n, v);
+    case DType::e5m2: return store8_as<device::e5m2>(y.base, y.wide, at, n, v);
+    case DType::e4m3fnuz: return store8_as<device::e4m3fnuz>(y.base, y.wide, at, n, v);
+    case DType::e5m2fnuz: return store8_as<device::e5m2fnuz>(y.base, y.wide, at, n, v);
+    default: return store8(y.base, y.dtype, y.wide, at, n, v);
+  }
+}
+
+// Parts of a call's workspace; with no base it only counts, so that one function serves workspace() and run().
+class Space {
+ public:
+  explicit Space(void *base) : base_(static_cast<char *>(base)) {}
+  template <class T> T *take(int64_t n) {
+    const size_t at = used_;
+    used_ += ((size_t)n * sizeof(T) + 255) / 256 * 256;
+    return base_ ? reinterpret_cast<T *>(base_ + at) : nullptr;
+  }
+  size_t used() const { return used_; }
+
+ private:
+  char *base_;
+  size_t used_ = 0;
+};
+
+// A quantised or plain output written row by row. plan() before the kernel, finish() after it.
+struct Output {
+  const nvte_tensor *y;
+  Target target;
+  int64_t m, k;
+  int blocks;
+  float *maxima;
+
+  // blocks: of the kernel that writes it, each ending in gpu::finish.
+  Output(const nvte_tensor &t, int64_t blocks_, Space &space) : y(&t), m(te::rows(t.data)), k(te::columns(t.data)), blocks((int)blocks_) {
+    target.dtype = dtype_of(present(t.data) ? t.data.dtype : t.columnwise.dtype);
+    target.base = present(t.data) ? address_as<char>(t.data) : space.take<char>(m * k * bytes_of(target.dtype));
+    const int64_t group = 8 * bytes_of(target.dtype) > 16 ? 16 : 8 * bytes_of(target.dtype);
+    target.wide = k % 8 == 0 && aligned(target.base, (size_t)group);
+    maxima = present(t.amax) ? space.take<float>(blocks > 0 ? blocks : 1) : nullptr;
+  }
+  nvte_status begin(const nvte_exec &e) { return prepare(e, *y, maxima, &target.q); }
+  nvte_status finish(const nvte_exec &e) {
+    if (const nvte_status s = launched("kernel")) return s;
+    if (const nvte_status s = finish_amax(e, *y, target.q, blocks)) return s;
+    if (!present(y->columnwise) || m == 0 || k == 0) return NVTE_OK;
+    return transpose(e, bytes_of(target.dtype), target.base, Rows{k, 0, {}, {}}, address_as<char>(y->columnwise), m, k, nullptr);
+  }
+};
+
+// The table row of an operator whose folder defines, for its args struct,
+//     Call plan(const Args &, Space &);                                what it takes of the workspace
+//     nvte_status launch(const nvte_exec &, const Args &, Call &);     everything else
+#define TE_GPU_PLANNED(op)                                                                                                   \
+  {                                                                                                                          \
+    sizeof(nvte_implementation), #op, "gpu", 0, 0, nullptr,                                                                  \
+        [](const nvte_exec *, const void *p, size_t *bytes) -> nvte_status {                                                 \
+          gpu::Space space(nullptr);                                                                                         \
+          (void)plan(*static_cast<const nvte_##op##_args *>(p), space);                                                      \
+          *bytes = space.used();                                                                                             \
+          return NVTE_OK;                                                                                                    \
+        },                                                                                                                   \
+        [](const nvte_exec *e, const void *p) -> nvte_status {                                                               \
+          return gpu::guarded(e, [&]() -> nvte_status {                                                                      \
+            const auto &a = *static_cast<const nvte_##op##_args *>(p);                                                       \
+            gpu::Space space(e->workspace);                                                                                  \
+            auto call = plan(a, space);                                                                                      \
+            return launch(*e, a, call);                                                                                      \
+          });                                                                                                                \
+        }                                                                                                                    \
+  }
+
+}  // namespace te::gpu
