@@ -26,7 +26,7 @@ extern "C" {
  *              with DGELU, dbias[n] = sum_m v[m, n].
  * bias and aux of zero elements count as absent. d may be c's, or with DGELU aux's, memory element for element; no other output
  * may share memory with another argument. On a CPU with AVX512_BF16, bf16 products take subnormal operands and subnormal partial
- * sums as 0; everything else keeps subnormals.
+ * sums as 0, and fp8 products subnormal partial sums; everything else keeps subnormals.
  * NVTE_ERR_INVALID_ARGUMENT  shapes or dtypes disagree; GELU with DGELU; DGELU without aux; aux without either; E5M2 x E5M2; an
  *                            output shares memory with another argument
  * NVTE_ERR_UNSUPPORTED       no implementation; the message lists each refusal

@@ -9,6 +9,7 @@ namespace te {
 namespace {
 constexpr size_t kRoom = 4096;  // fixed: failing must not fail for want of memory
 thread_local char message[kRoom];
+thread_local bool came;
 }  // namespace
 
 nvte_status fail(nvte_status status, const char *format, ...) {
@@ -18,10 +19,13 @@ nvte_status fail(nvte_status status, const char *format, ...) {
   vsnprintf(text, kRoom, format, list);
   va_end(list);
   memcpy(message, text, strlen(text) + 1);
+  came = true;
   return status;
 }
 
 const char *last_error() { return message; }
+void await_error() { came = false; }
+bool error_came() { return came; }
 
 void prefix_error(const char *name) { (void)fail(NVTE_OK, "%s: %s", name, message); }
 

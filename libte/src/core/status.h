@@ -12,6 +12,11 @@ namespace te {
 // The message set by the last fail() on this thread.
 const char *last_error();
 
+// Whether fail() was called on this thread since the last await_error(): a callee that fails without a word must not leave an older
+// call's text standing.
+void await_error();
+bool error_came();
+
 // Puts "name: " before the last error of this thread; the door's and call_op's.
 void prefix_error(const char *name);
 

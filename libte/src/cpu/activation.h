@@ -15,9 +15,28 @@ struct alignas(64) StripBuffer { float v[kStrip + 16]; };
 // Which NaN comes out of a formula depends on the order of operands in the compiled code: one for all keeps levels equal.
 TE_INLINE vf one_nan(vf v) { return select(is_nan(v), floats(set1i(0x7fc00000)), v); }
 
+// f(x) for a plain output, with fma: kDegree 4 for 16 bits, 6 for f32. Fused codes keep to math.h, which is the same at every level.
+template <int kDegree, class A> TE_INLINE vf quick(A, vf x) { return A::value(x); }
+template <int kDegree> TE_INLINE vf quick(Gelu, vf x) {
+  const vf c = min(set1(10.f), max(set1(-10.0655f), x));  // at the lower end the exponential is inf
+  const vf t = c * fma(set1(-kGelu1), c * c, set1(-kGelu0));
+  return max(set1(-10.0655f), x) / (set1(1.f) + exp2_fast<kDegree>(min(set1(128.f), t)));
+}
+template <int kDegree, int kAlpha> TE_INLINE vf quick(Swish<kAlpha>, vf x) {
+  const vf z = kAlpha == 1000 ? x : x * set1(kAlpha / 1000.f);
+  return max(set1(-0x1.fffffep127f), x) / (set1(1.f) + exp_fast<kDegree>(-z));
+}
+
 // n: a multiple of 16.
-template <class A, class X> static void value_strip(const void *x, float *y, int64_t n) {
-  for (int64_t j = 0; j < n; j += 16) store(y + j, one_nan(A::value(load((const X *)x + j))));
+// kDegree: of quick(); 0: the exact words.
+template <class A, class X, int kDegree> static void value_strip(const void *x, float *y, int64_t n) {
+#pragma GCC unroll 2
+  for (int64_t j = 0; j < n; j += 16) {
+    const X *p = (const X *)x + j;
+    fetch_ahead(p);
+    const vf v = load(p);
+    store(y + j, kDegree ? quick<kDegree>(A{}, v) : one_nan(A::value(v)));
+  }
 }
 template <class A, class X> static void slope_strip(const void *x, float *y, int64_t n) {
   for (int64_t j = 0; j < n; j += 16) store(y + j, one_nan(A::slope(load((const X *)x + j))));

@@ -6,7 +6,7 @@
 // over all exponents: tanh, erf, silu, sigmoid within 3 ulp; both GELUs and qgelu 3 ulp for x > -1, then relative error grows with
 // the exponent, as it does in any f32 evaluation (7 to 13 ulp at -5); results below 1e-36 are right to 1e-36.
 #pragma once
-#include "cpu/vec.h"
+#include "cpu/exp2.h"
 
 namespace te::cpu::TE_CPU_ISA {
 namespace {
@@ -35,7 +35,6 @@ TE_INLINE vf clamp(vf x, float lo, float hi) { return min(set1(hi), max(set1(lo)
 constexpr float kTwoExp[] = {2.f, 2.0000000770f, 0.99999983188f, 0.33332820488f, 0.083336577497f, 0.016751290044f, 0.0027671601540f};
 // 2 * 2^r, |r| <= 1/2: 1.9e-9.
 constexpr float kTwoExp2[] = {2.f, 1.3862944115f, 0.48045293781f, 0.11100657554f, 0.019236977917f, 0.0026799862432f, 3.0691623166e-4f};
-constexpr float kLog2E = 1.44269504089f;
 // ln 2 in two pieces; the first has 9 bits, so that its product with an exponent is exact.
 constexpr float kLn2High = 0.693359375f, kLn2Low = -2.12194440055e-4f;
 // e^x is 0 from kExpZero down and inf from kExpInf up (both inside the range that the words below accept).
@@ -45,7 +44,7 @@ constexpr float kExpZero = -87.33f, kExpInf = 88.725f;
 TE_INLINE vf times_power(vf two_p, vf n) { return two_p * floats(shl<23>(to_int(n) + set1i(126))); }
 // e^x for kExpZero <= x <= kExpInf.
 TE_INLINE vf exp_inside(vf x) {
-  const vf n = round(x * set1(kLog2E));
+  const vf n = round(x * set1(kLog2e));
   return times_power(polynomial((x - n * set1(kLn2High)) - n * set1(kLn2Low), kTwoExp), n);
 }
 // 2^t for -126 <= t <= 128.5.
@@ -106,7 +105,7 @@ TE_INLINE Normal normal_tail(vf a) {
   // a^2 / 2 = z + d, z exact (the leading 12 bits squared): rounding a^2 would cost a^2/2 ulp of the exponential
   const vf h = floats(bits(a) & set1i(int32_t(0xfffff000)));
   const vf z = set1(0.5f) * (h * h), d = set1(0.5f) * ((a - h) * (a + h));
-  const vf n = round((z + d) * set1(-kLog2E));
+  const vf n = round((z + d) * set1(-kLog2e));
   const vf r = (((-z) - n * set1(kLn2High)) - n * set1(kLn2Low)) - d;
   const vf e = times_power(polynomial(r, kTwoExp), n);
   const vf t = set1(1.f) / (set1(1.f) + set1(0.24f) * a);

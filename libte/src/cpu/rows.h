@@ -10,6 +10,8 @@ namespace {
 #define TE_FLAT __attribute__((always_inline))  // after a lambda's parameters
 
 static inline bool given(const nvte_tensor *t) { return t && present(t->data); }
+// Terms of an exponential that a plain output of this kind needs; 0 for codes, whose bits are promised.
+static inline int exp_degree(const nvte_tensor &y) { return is_fp8(dtype_of(y.data.dtype)) || !present(y.data) ? 0 : element_bytes(y.data) == 2 ? 4 : 6; }
 static inline int64_t padded(int64_t n) { return (n + 15) / 16 * 16; }
 static inline int64_t clamp_int(int64_t v, int64_t lo, int64_t hi) { return v < lo ? lo : v > hi ? hi : v; }
 static inline nvte_status no_memory(int64_t h) {
@@ -66,6 +68,9 @@ TE_INLINE void store_stream(float *p, vf v) {
   TE_PARTS _mm_stream_ps(p + p_ * kNative, v.v[p_]);
 #endif
 }
+#if defined(__AVX512BW__)
+TE_INLINE void store_stream(bf16 *p, vf v) { _mm256_stream_si256((__m256i *)p, to_bf16(v)); }
+#endif
 template <class T> TE_INLINE void store_stream(T *p, vf v) {
   alignas(64) T t[16];
   store((T *)t, v);

@@ -173,7 +173,30 @@ TE_INLINE vi load_u16(const void *p) {  // 16 halfwords to int32 lanes
   return r;
 #endif
 }
+#if defined(__AVX512BW__)
+// Halfword i of 16 to the upper half of lane i, and back: one permutation each.
+TE_INLINE __m512i halves_to_lanes() {
+  return _mm512_set_epi32(0xf0000, 0xe0000, 0xd0000, 0xc0000, 0xb0000, 0xa0000, 0x90000, 0x80000, 0x70000, 0x60000, 0x50000, 0x40000, 0x30000, 0x20000, 0x10000, 0);
+}
+TE_INLINE __m512i lanes_to_halves() {
+  return _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0x1f001d, 0x1b0019, 0x170015, 0x130011, 0xf000d, 0xb0009, 0x70005, 0x30001);
+}
+TE_INLINE vf load(const bf16 *p) {
+  vf r;
+  r.v[0] = (nf)_mm512_maskz_permutexvar_epi16(0xaaaaaaaau, halves_to_lanes(), _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)p)));
+  return r;
+}
+// encode() in the upper halves.
+TE_INLINE __m256i to_bf16(vf x) {
+  const __m512i u = (__m512i)x.v[0];
+  __m512i r = _mm512_add_epi32(u, _mm512_set1_epi32(0x7fff));
+  r = _mm512_mask_add_epi32(r, _mm512_test_epi32_mask(u, _mm512_set1_epi32(0x10000)), u, _mm512_set1_epi32(0x8000));
+  r = _mm512_mask_or_epi32(r, _mm512_cmp_ps_mask((__m512)u, (__m512)u, _CMP_UNORD_Q), u, _mm512_set1_epi32(0x400000));
+  return _mm512_castsi512_si256(_mm512_permutexvar_epi16(lanes_to_halves(), r));
+}
+#else
 TE_INLINE vf load(const bf16 *p) { return floats(shl<16>(load_u16(p))); }
+#endif
 // f16 bits in the low halves of 16 lanes to f32.
 TE_INLINE vf f16_to_f32(vi h) {
   const vi sign = shl<16>(h & set1i(0x8000)), m = shl<13>(h & set1i(0x7fff));
@@ -316,7 +339,11 @@ TE_INLINE vi fnuz_sign(vi c, vf x) {
 }
 TE_INLINE vi encode(vf x, e4m3fnuz) { return fnuz_sign(fp8_code<120, 20>(x, 240.f), x); }
 TE_INLINE vi encode(vf x, e5m2fnuz) { return fnuz_sign(fp8_code<112, 21>(x, 57344.f), x); }
+#if defined(__AVX512BW__)
+TE_INLINE void store(bf16 *p, vf a) { _mm256_storeu_si256((__m256i *)p, to_bf16(a)); }
+#else
 TE_INLINE void store(bf16 *p, vf a) { store_u16(p, encode(a, bf16{})); }
+#endif
 TE_INLINE void store(f16 *p, vf a) {
 #if defined(__AVX512F__)
   _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(a.v[0], _MM_FROUND_TO_NEAREST_INT));

@@ -85,7 +85,9 @@ nvte_status dispatch(const Op &op, const nvte_exec *exec, const void *args, Choi
   const uintptr_t alignment = exec->device.device_type == kDLCPU ? 64 : 256;
   if (bytes && (uintptr_t)exec->workspace % alignment)
     return fail(NVTE_ERR_INVALID_ARGUMENT, "exec.workspace must be aligned to %d bytes, got %p", (int)alignment, exec->workspace);
-  return choice->implementation->run(exec, args);
+  await_error();
+  const nvte_status s = choice->implementation->run(exec, args);
+  return s == NVTE_OK || error_came() ? s : fail(s, "implementation %s failed with status %d and no message", choice->implementation->name, (int)s);
 }
 
 nvte_status call_op(const char *name, const nvte_exec *exec, const void *args) {

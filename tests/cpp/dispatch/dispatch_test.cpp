@@ -29,8 +29,9 @@ const nvte_implementation kRows[] = {
     {sizeof(nvte_implementation), "dropout_backward", "picky", 9, 0, [](const nvte_exec *, const void *) -> const char * { return "never"; }, nullptr, note<kPicky>},
     {sizeof(nvte_implementation), "dropout_forward", "throws", 0, 0, nullptr, nullptr,
      [](const nvte_exec *, const void *) -> nvte_status { throw std::bad_alloc(); }},
+    {sizeof(nvte_implementation), "compute_amax", "mute", 0, 0, nullptr, nullptr, [](const nvte_exec *, const void *) -> nvte_status { return NVTE_ERR_DEVICE; }},
 };
-nvte_backend kBackend = {sizeof(nvte_backend), NVTE_ABI_VERSION, kDevice, "test", kRows, 4, nullptr, nullptr};
+nvte_backend kBackend = {sizeof(nvte_backend), NVTE_ABI_VERSION, kDevice, "test", kRows, std::size(kRows), nullptr, nullptr};
 
 class Dispatch : public testing::Test {
  protected:
@@ -127,7 +128,7 @@ TEST_F(Dispatch, UnsupportedListsTheRefusals) {
   EXPECT_EQ(error(), "nvte_dropout_forward: dropout_forward has no implementation on device type 16");
   EXPECT_EQ(explain("dropout_forward", &f), "dropout_forward on device type 16:0: unsupported; dropout_forward has no implementation on device type 16");
   kBackend.implementations = kRows;
-  kBackend.n_implementations = 4;
+  kBackend.n_implementations = std::size(kRows);
   ASSERT_EQ(nvte_backend_remove("test"), NVTE_OK);
   ASSERT_EQ(nvte_backend_register(&kBackend), NVTE_OK);
 }
@@ -141,6 +142,18 @@ TEST_F(Dispatch, ExceptionsOfAnImplementationStayInside) {
   f.y = y;
   EXPECT_EQ(nvte_dropout_forward(&exec, &f), NVTE_ERR_OUT_OF_MEMORY);
   EXPECT_EQ(error(), "nvte_dropout_forward: out of memory");
+}
+
+TEST_F(Dispatch, AFailureWithoutAWordDoesNotShowAnOlderText) {
+  a.p = 2;
+  ASSERT_EQ(nvte_dropout_backward(&exec, &a), NVTE_ERR_INVALID_ARGUMENT);
+  Owned x(kF32, {4}), amax(kF32, {1});
+  for (Owned *t : {&x, &amax}) t->t.data.device = {kDevice, 0};
+  nvte_compute_amax_args c = NVTE_COMPUTE_AMAX_ARGS_INIT;
+  c.x = x;
+  c.amax = amax;
+  EXPECT_EQ(nvte_compute_amax(&exec, &c), NVTE_ERR_DEVICE);
+  EXPECT_EQ(error(), "nvte_compute_amax: implementation mute failed with status " + std::to_string(NVTE_ERR_DEVICE) + " and no message");
 }
 
 TEST_F(Dispatch, ExplainCutsAndTerminates) {

@@ -6,8 +6,13 @@ namespace te::cpu::TE_CPU_ISA {
 
 nvte_status activation_forward(const nvte_exec &, const nvte_activation_forward_args &a) {
   Strip f = nullptr;
+  const int degree = exp_degree(*a.y);
   visit_float(dtype_of(a.x->data.dtype), [&](auto x) {
-    visit_activation(a.activation, [&](auto act) { f = value_strip<decltype(act), decltype(x)>; });
+    visit_activation(a.activation, [&](auto act) {
+      using A = decltype(act);
+      using X = decltype(x);
+      f = degree == 4 ? value_strip<A, X, 4> : degree ? value_strip<A, X, 6> : value_strip<A, X, 0>;
+    });
   });
   Output out(*a.y);
   const Walk w = walk_of(out, is_contiguous(a.x->data), nullptr);

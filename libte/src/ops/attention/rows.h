@@ -157,7 +157,7 @@ TE_INLINE void put(float *row, int j, vf p, Pair) { store((bf16 *)row + j, p); }
 // lanes' sums of 2^(x - m); `seen` once a logit above -inf was met. x[lo, hi) are logits over c, and become 2^(c x - m), zeros in the
 // rest of [z0, z1) (all 16-aligned). With E = Pair the row is rewritten as bf16. Returns what earlier sums must be multiplied by.
 template <class E> TE_INLINE float softmax_row(float *x, Span at, int z0, int z1, float c, float *m, float *sum, bool *seen) {
-  constexpr int kDegree = sizeof(E) == sizeof(float) && __is_same(E, float) ? 6 : 4;
+  constexpr int kDegree = sizeof(E) == sizeof(float) && __is_same(E, float) ? 6 : 5;
   const int v0 = down16(at.lo), v1 = up16(at.hi);
   if (at.lo > v0 || at.hi < v0 + 16) store(x + v0, fence(load((const float *)x + v0), v0, at.lo, at.hi));
   if (at.hi < v1 && v1 - 16 > v0) store(x + v1 - 16, fence(load((const float *)x + v1 - 16), v1 - 16, at.lo, at.hi));

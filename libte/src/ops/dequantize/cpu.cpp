@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Dequantise. A flat run where x.data is there; otherwise x.columnwise is transposed a tile at a time, in the cache.
-#include "cpu/writer.h"
+#include "cpu/rows.h"
 #include "libte/quantize.h"
 
 namespace te::cpu::TE_CPU_ISA {
@@ -90,15 +90,6 @@ template <class T> TE_INLINE bool codes_to_bf16(const T *x, bf16 *y, nf scale, b
 }
 #endif
 
-TE_INLINE void stream_store(float *p, vf v) {
-#if defined(__AVX512F__)
-  _mm512_stream_ps(p, v.v[0]);
-#elif defined(__AVX2__)
-  TE_PARTS _mm256_stream_ps(p + p_ * kNative, v.v[p_]);
-#else
-  TE_PARTS _mm_stream_ps(p + p_ * kNative, v.v[p_]);
-#endif
-}
 template <class T> TE_INLINE vf scaled(const T *x, int n, const Scale &s) {
   const vf v = load(x, n);
   return v * set1(s.exact);
@@ -127,7 +118,7 @@ template <class T, class O> void run(const char *x_, char *y_, int64_t n, const 
         const vf v = load_unit(x + j + q) * s.unit;
         if constexpr (__is_same(O, float)) {
           if (stream) {
-            stream_store(y + j + q, v);
+            store_stream(y + j + q, v);
             continue;
           }
         }

@@ -28,8 +28,14 @@ template <class X> void clamped_linear(const Clamp &c, const void *x, float *val
   }
 }
 // y = f(a) * b. n: a multiple of 16.
-template <class A, class X> void gated_strip(const void *a, const void *b, float *y, int64_t n) {
-  for (int64_t j = 0; j < n; j += 16) store(y + j, one_nan(A::value(load((const X *)a + j)) * load((const X *)b + j)));
+template <class A, class X, int kDegree> void gated_strip(const void *a, const void *b, float *y, int64_t n) {
+#pragma GCC unroll 2
+  for (int64_t j = 0; j < n; j += 16) {
+    fetch_ahead((const X *)a + j);
+    fetch_ahead((const X *)b + j);
+    const vf v = load((const X *)a + j), w = load((const X *)b + j);
+    store(y + j, kDegree ? quick<kDegree>(A{}, v) * w : one_nan(A::value(v) * w));
+  }
 }
 typedef void (*GatedStrip)(const void *a, const void *b, float *y, int64_t n);
 typedef void (*ClampStrip)(const Clamp &c, const void *x, float *value, float *slope, int64_t n);
@@ -55,14 +61,17 @@ struct Gate {
 template <class Args> Gate gate_of(const Args &a) {
   Gate g = {(a.flags & NVTE_GATED_CLAMPED) != 0, {a.limit, a.alpha, a.offset}, nullptr, nullptr, nullptr, nullptr, nullptr};
   constexpr bool kForward = __is_same(Args, nvte_gated_activation_forward_args);
+  int degree = 0;
+  if constexpr (kForward) degree = exp_degree(*a.y);
   visit_float(dtype_of(a.x->data.dtype), [&](auto x) {
     using X = decltype(x);
     g.gate = clamped_gate<X>;
     g.linear = clamped_linear<X>;
     g.multiply = multiply_strip<X>;
     visit_activation(a.activation, [&](auto act) {
-      if constexpr (kForward) g.gated = gated_strip<decltype(act), X>;
-      else g.both = both_strip<decltype(act), X>;
+      using A = decltype(act);
+      if constexpr (kForward) g.gated = degree == 4 ? gated_strip<A, X, 4> : degree ? gated_strip<A, X, 6> : gated_strip<A, X, 0>;
+      else g.both = both_strip<A, X>;
     });
   });
   return g;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Softmax: a row of logits is read once into an f32 buffer that stays in cache, and written once.
 #include "cpu/exp2.h"
+#include "cpu/rows.h"
 #include "libte/softmax.h"
 
 namespace te::cpu::TE_CPU_ISA {
@@ -47,14 +48,6 @@ TE_INLINE vi kept_lanes(const char *mask, int64_t step, int64_t j, int n) {
   return load_u8(m) == set1i(0);
 }
 
-// Rounds to nearest even like store(), for numbers that are not NaN.
-TE_INLINE void store_number(float *p, vf a) { store(p, a); }
-TE_INLINE void store_number(f16 *p, vf a) { store(p, a); }
-TE_INLINE void store_number(bf16 *p, vf a) {
-  const vi u = bits(a);
-  store_u16(p, shr<16>(u + set1i(0x7fff) + (shr<16>(u) & set1i(1))));
-}
-
 // row[0, hi) = scale * x, -inf where masked out and up to the next multiple of 16; returns the largest (NaN skipped).
 template <class X>
 __attribute__((noinline)) float load_logits(const X *x, int64_t hi, float scale, const char *mask, int64_t step, float *row) {
@@ -63,6 +56,7 @@ __attribute__((noinline)) float load_logits(const X *x, int64_t hi, float scale,
   int64_t j = 0;
   if (!mask)
     for (; j + 32 <= hi; j += 32) {
+      fetch_ahead(x + j);
       const vf a = load(x + j) * scales, b = load(x + j + 16) * scales;
       top = max(a, top);  // in this order NaN is skipped
       top2 = max(b, top2);
@@ -79,33 +73,37 @@ __attribute__((noinline)) float load_logits(const X *x, int64_t hi, float scale,
   return highest(max(top, top2));
 }
 
-// row = e^(row - best); returns the sum.
-__attribute__((noinline)) float exponentials(float *row, int64_t hi, float best) {
+// row = e^(row - best), the polynomial of degree kDegree; returns the sum.
+template <int kDegree> __attribute__((noinline)) float exponentials(float *row, int64_t hi, float best) {
   const vf largest = set1(best), log2e = set1(kLog2e);
   vf sum = zero(), sum2 = zero();
   int64_t j = 0;
   for (; j + 32 <= hi; j += 32) {
-    const vf a = exp2_fast<6>((load((const float *)row + j) - largest) * log2e), b = exp2_fast<6>((load((const float *)row + j + 16) - largest) * log2e);
+    const vf a = exp2_fast<kDegree>((load((const float *)row + j) - largest) * log2e), b = exp2_fast<kDegree>((load((const float *)row + j + 16) - largest) * log2e);
     store(row + j, a);
     store(row + j + 16, b);
     sum = sum + a;
     sum2 = sum2 + b;
   }
   for (; j < hi; j += 16) {
-    const vf a = exp2_fast<6>((load((const float *)row + j) - largest) * log2e);
+    const vf a = exp2_fast<kDegree>((load((const float *)row + j) - largest) * log2e);
     store(row + j, a);
     sum = sum + a;
   }
   return reduce_add(sum + sum2);
 }
 
-// y = row / total, 0 past hi.
-template <class Y>
+// y = row / total, 0 past hi. kStream: past the caches; y is aligned to 64 bytes.
+template <bool kStream, class Y>
 __attribute__((noinline)) void store_row(Y *y, int64_t columns, int64_t hi, const char *mask, int64_t step, const float *row, float total) {
   const vf inverse = set1(1.f / total);
   int64_t j = 0;
   if (total == total)
-    for (; j + 16 <= hi; j += 16) store_number(y + j, load(row + j) * inverse);
+    for (; j + 16 <= hi; j += 16) {
+      const vf v = load(row + j) * inverse;
+      if (kStream) store_stream(y + j, v);
+      else store(y + j, v);
+    }
   // a NaN anywhere makes the kept ones NaN; 0 * NaN must not do it to the dropped ones
   for (; j < hi; j += 16) {
     const int n = at_most_16(hi - j);
@@ -126,6 +124,7 @@ nvte_status forward(const nvte_softmax_forward_args &a) {
   const MaskRows masks = mask_rows(xt, a.mask);
   const char *x = (const char *)address(xt);
   char *y = (char *)address(yt);
+  const bool stream = n * width * y_bytes >= kStreamBytes && (uintptr_t)y % 64 == 0 && width * y_bytes % 64 == 0;
   int failed = 0;
   const bool ran = parallel_for(tasks, n * width * 8, [&](int64_t task) {
     float *row = (float *)scratch(1, (size_t)(width + 16) * 4);
@@ -137,13 +136,18 @@ nvte_status forward(const nvte_softmax_forward_args &a) {
       const char *mask = masks.base ? masks.row(r) : nullptr, *in = x + index(r) * x_bytes;
       float best = kMinusInf, total;
       visit_float(x_type, [&](auto t) { best = load_logits((const decltype(t) *)in, hi, a.scale, mask, masks.step, row); });
-      if (best > kMinusInf) total = exponentials(row, hi, best);
+      if (best > kMinusInf) total = y_bytes == 2 ? exponentials<4>(row, hi, best) : exponentials<6>(row, hi, best);
       else {  // nothing is kept: 0; or nothing but NaN and -inf: NaN
         total = __builtin_nanf("");
         for (int64_t j = 0; j < hi; j++) row[j] = mask && mask[j * masks.step] ? 0.f : 1.f;
       }
-      visit_float(y_type, [&](auto t) { store_row((decltype(t) *)(y + r * width * y_bytes), width, hi, mask, masks.step, row, total); });
+      visit_float(y_type, [&](auto t) {
+        auto *to = (decltype(t) *)(y + r * width * y_bytes);
+        if (stream) store_row<true>(to, width, hi, mask, masks.step, row, total);
+        else store_row<false>(to, width, hi, mask, masks.step, row, total);
+      });
     }
+    if (stream) _mm_sfence();
   });
   return ran && !failed ? NVTE_OK : fail(NVTE_ERR_OUT_OF_MEMORY, "no memory for a row of %lld numbers", (long long)width);
 }
