@@ -27,7 +27,7 @@ list(REMOVE_DUPLICATES folders)
 set(declarations "")
 set(rows "")
 foreach(folder IN LISTS folders)
-  string(APPEND declarations "extern const Row gpu_${folder}_row;\n")
+  string(APPEND declarations "extern Row gpu_${folder}_row;\n")
   string(APPEND rows "  &gpu_${folder}_row,\n")
 endforeach()
 file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/gen/gpu_table.cpp" CONTENT

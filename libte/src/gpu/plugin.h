@@ -9,14 +9,14 @@
 namespace te::gpu {
 
 // One folder's implementations: TE_GPU_IMPLEMENTATIONS(rmsnorm) = {table, count}. build/gen/gpu_table.cpp lists every folder that
-// has a gpu.hip, so a missing one is a link error.
+// has a gpu.hip, so a missing one is a link error. Not const: clang would give device code a copy of a constant, and its host functions with it.
 struct Row {
   const nvte_implementation *implementations;
   size_t n;
 };
 #define TE_GPU_IMPLEMENTATIONS(folder)           \
-  extern const ::te::gpu::Row gpu_##folder##_row; \
-  const ::te::gpu::Row gpu_##folder##_row
+  extern ::te::gpu::Row gpu_##folder##_row;       \
+  ::te::gpu::Row gpu_##folder##_row
 
 // What the plug-in got from the core.
 const nvte_host &host();

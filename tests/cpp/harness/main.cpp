@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // libte_ops [--mode=test|grad|perf|support|saboteur] [--group=smoke|ci|all] [--op=NAME] [--impl=NAME] [--case=ID] [--seed=N]
-//           [--device=cpu|cuda|hip] [--cases=DIR] [--perf-seconds=S] [--max-elements=N] [--require-isa=LEVEL] [gtest flags]
+//           [--device=cpu|cuda|hip] [--list-ops] [--cases=DIR] [--perf-seconds=S] [--max-elements=N] [--require-isa=LEVEL] [gtest flags]
 // Every case is a GoogleTest test "<op>.<implementation>/<case>"; after them come the counts.
 #include <gtest/gtest.h>
 
@@ -232,6 +232,11 @@ int run_main(int argc, char **argv) {
   std::string required;
   for (int i = 1; i < argc; i++) {
     std::string v;
+    if (!strcmp(argv[i], "--list-ops")) {  // those that have an implementation on the device
+      for (const OpTest &t : op_tests())
+        if (!implementations(t.op, device(options.device)).empty()) printf("%s\n", t.op);
+      return 0;
+    }
     if (value_of(argv[i], "--mode", v)) {
       if (v == "saboteur") saboteur_mode = true;
       else if (v == "test") options.mode = Mode::test;

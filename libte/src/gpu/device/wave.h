@@ -8,7 +8,7 @@
 namespace te::device {
 
 #if defined(TE_VENDOR_HIP)
-#if defined(__GFX9__)
+#if defined(__GFX9__) || !defined(__AMDGCN__)  // the host's pass only parses device code
 inline constexpr int kWave = 64;
 #else
 inline constexpr int kWave = 32;

@@ -92,7 +92,8 @@ void __hipUnregisterFatBinary(void **modules) {
   static const auto f = reinterpret_cast<void (*)(void **)>(symbol("__hipUnregisterFatBinary"));
   if (f && modules) f(modules);
 }
-void __hipRegisterFunction(void **modules, const void *host, char *device, const char *name, unsigned threads, void *tid, void *bid, dim3 *block, dim3 *grid, int *size) {
+void __hipRegisterFunction(void **modules, const void *host, char *device, const char *name, unsigned threads, void *tid, void *bid, dim3 *block,
+                           dim3 *grid, int *size) {
   static const auto f = reinterpret_cast<decltype(&__hipRegisterFunction)>(symbol("__hipRegisterFunction"));
   if (f && modules) f(modules, host, device, name, threads, tid, bid, block, grid, size);
 }

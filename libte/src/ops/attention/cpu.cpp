@@ -122,7 +122,8 @@ template <class E> nvte_status backward(const Problem &p, const nvte_attention_b
 }  // namespace
 
 nvte_status attention_forward(const nvte_exec &, const nvte_attention_forward_args &a) {
-  const Problem p = problem_of(a);
+  Problem p = problem_of(a);
+  read_rng(&p);
   const ForwardOut out = {view_of(a.o, axes_of(a.format)), given(a.stats) ? address_as<float>(a.stats->data) : nullptr};
   if (p.thd)
     for_gaps(p, false, [&](int64_t first, int64_t end) {
@@ -137,7 +138,8 @@ nvte_status attention_forward(const nvte_exec &, const nvte_attention_forward_ar
 }
 
 nvte_status attention_backward(const nvte_exec &, const nvte_attention_backward_args &a) {
-  const Problem p = problem_of(a);
+  Problem p = problem_of(a);
+  read_rng(&p);
   const Axes x = axes_of(a.format);
   const View d_o = view_of(a.d_o, x), o = view_of(a.o, x);
   const float *stats = address_as<const float>(a.stats->data);

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an attention call asks for, in numbers: where element (batch, position, head, channel) lies, how long each sequence is, and
 // the interval of keys that lengths, causality and window leave to a query. Included by op.cpp and once a level by cpu.cpp, so
-// everything has internal linkage.
+// everything has internal linkage. A GPU kernel takes a Problem by value; its pointers are the device's then.
 #pragma once
 #include "core/tensor.h"
 #include "libte/attention.h"
+
+#ifndef TE_ATTENTION_FN  // gpu.hip: __host__ __device__
+#define TE_ATTENTION_FN
+#endif
 
 namespace te {
 namespace {
@@ -27,7 +31,7 @@ struct View {
   char *base;
   DType dtype;
   int64_t bytes, b, s, h, d;  // bytes of an element, strides in elements
-  char *row(int64_t ib, int64_t is, int64_t ih) const { return base + (ib * b + is * s + ih * h) * bytes; }
+  TE_ATTENTION_FN char *row(int64_t ib, int64_t is, int64_t ih) const { return base + (ib * b + is * s + ih * h) * bytes; }
 };
 inline View view_of(const nvte_tensor *t, const Axes &x) {
   const DLTensor &d = t->data;
@@ -52,11 +56,12 @@ struct Problem {
   int32_t mask_kind, bias_kind, softmax_kind;
   int64_t window_left, window_right;
   const int32_t *cu_q, *cu_k, *cu_q_padded, *cu_k_padded;
-  uint64_t seed, offset;
+  const int64_t *rng;     // seed, offset
+  uint64_t seed, offset;  // what rng holds, once read_rng() has looked
   View q, k, v, bias, mask;
   const float *sink, *slopes;  // softmax_offset, alibi_slopes
 
-  Sequence sequence(int64_t ib) const {
+  TE_ATTENTION_FN Sequence sequence(int64_t ib) const {
     Sequence s = {0, 0, s_q, s_kv};
     if (cu_q) s.len_q = (int64_t)cu_q[ib + 1] - cu_q[ib];
     if (cu_k) s.len_k = (int64_t)cu_k[ib + 1] - cu_k[ib];
@@ -67,11 +72,11 @@ struct Problem {
     return s;
   }
   // q' of the header: the query's position on the keys' axis, for window and ALiBi.
-  int64_t aligned(const Sequence &s, int64_t iq) const {
+  TE_ATTENTION_FN int64_t aligned(const Sequence &s, int64_t iq) const {
     return iq + (mask_kind == NVTE_MASK_CAUSAL_BOTTOM_RIGHT || bottom_right_window ? s.len_k - s.len_q : 0);
   }
-  // Keys [lo, hi) that lengths, causality and window leave to query iq; lo = hi when none. Both grow with iq.
-  void keys_of(const Sequence &s, int64_t iq, int64_t *lo, int64_t *hi) const {
+  // Keys [lo, hi) that lengths, causality and window leave to query iq; none where lo >= hi. Both grow with iq.
+  TE_ATTENTION_FN void interval(const Sequence &s, int64_t iq, int64_t *lo, int64_t *hi) const {
     int64_t l = 0, r = s.len_k;
     const int64_t at = aligned(s, iq);
     if (mask_kind == NVTE_MASK_CAUSAL && iq + 1 < r) r = iq + 1;
@@ -79,9 +84,13 @@ struct Problem {
     // subtracting from the length first keeps huge windows from overflowing
     if (window_left >= 0 && at > window_left) l = at - window_left;
     if (window_right >= 0 && window_right < r - at - 1) r = at + 1 + window_right;
-    if (iq >= s.len_q || l >= r) l = r = 0;
     *lo = l;
     *hi = r;
+  }
+  // The same with lo = hi = 0 when none, past the queries too.
+  TE_ATTENTION_FN void keys_of(const Sequence &s, int64_t iq, int64_t *lo, int64_t *hi) const {
+    interval(s, iq, lo, hi);
+    if (iq >= s.len_q || *lo >= *hi) *lo = *hi = 0;
   }
 };
 
@@ -113,10 +122,7 @@ template <class Args> inline Problem problem_of(const Args &a) {
   p.cu_k = ints(a.cu_seqlens_kv);
   p.cu_q_padded = ints(a.cu_seqlens_q_padded);
   p.cu_k_padded = ints(a.cu_seqlens_kv_padded);
-  if (given(a.rng_state)) {
-    p.seed = (uint64_t)address_as<const int64_t>(a.rng_state->data)[0];
-    p.offset = (uint64_t)address_as<const int64_t>(a.rng_state->data)[1];
-  }
+  p.rng = given(a.rng_state) ? address_as<const int64_t>(a.rng_state->data) : nullptr;
   p.q = view_of(a.q, x);
   p.k = view_of(a.k, x);
   p.v = view_of(a.v, x);
@@ -125,6 +131,9 @@ template <class Args> inline Problem problem_of(const Args &a) {
   p.sink = a.softmax_kind == NVTE_SOFTMAX_LEARNABLE ? floats(a.softmax_offset) : nullptr;
   p.slopes = floats(a.alibi_slopes);
   return p;
+}
+TE_ATTENTION_FN inline void read_rng(Problem *p) {
+  if (p->rng) p->seed = (uint64_t)p->rng[0], p->offset = (uint64_t)p->rng[1];
 }
 
 }  // namespace

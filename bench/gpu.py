@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPU rows: libte beside torch on one card, against a device-to-device copy in the same loop (the ceiling). GB/s counts each input read
+once and each output written once.
+
+    LIBTE_BACKEND_PATH=build/cuda python bench/gpu.py [--rows REGEX] [--rounds 9] [--size 8192] [--out FILE] [--no-compile]
+
+Sides take turns inside one process (ours, rival, copy, ours, ...); a figure is the median over rounds of the mean of a burst of calls between
+two events. A row that misses its goal is marked; the run fails only where the sides disagree or a call fails."""
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import re
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Optional
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from libte import _call  # noqa: E402
+from te import SHIM, bind  # noqa: E402
+
+F = torch.nn.functional
+E4M3, BF16, F32 = torch.float8_e4m3fn, torch.bfloat16, torch.float32
+Call = Callable[[], Any]
+Made = tuple[Call, Optional[Call], Callable[[], None], float]  # ours, rival, check, bytes
+ROWS: dict[str, tuple[float, Callable[[int], Made]]] = {}  # goal in TB/s, 0 = none
+
+
+def row(name: str, goal: float) -> Callable[[Callable[[int], Made]], Callable[[int], Made]]:
+    def add(make: Callable[[int], Made]) -> Callable[[int], Made]:
+        ROWS[name] = goal, make
+        return make
+
+    return add
+
+
+def new(*shape: int, dtype: torch.dtype = BF16) -> torch.Tensor:
+    return torch.empty(*shape, dtype=dtype, device="cuda")
+
+
+def normal(*shape: int, dtype: torch.dtype = BF16) -> torch.Tensor:
+    return torch.randn(*shape, device="cuda").to(dtype)
+
+
+def close(a: torch.Tensor, b: torch.Tensor) -> None:
+    error = ((a.float() - b.float()).abs().max() / b.float().abs().max()).item()
+    if not error < 2.0**-5:
+        raise AssertionError(f"the sides differ by {error:.2e} of the largest value")
+
+
+def same(a: torch.Tensor, b: torch.Tensor) -> None:
+    if not torch.equal(a.view(torch.uint8), b.view(torch.uint8)):
+        raise AssertionError("the codes differ")
+
+
+def quantize(n: int, columnwise: bool, current: bool) -> Made:
+    x, y, t = normal(n, n), new(n, n, dtype=E4M3), new(n, n, dtype=E4M3) if columnwise else None
+    one, inv, amax = torch.ones(1, device="cuda"), new(1, dtype=F32), new(1, dtype=F32)
+    cast = bind("quantize", x=x, y=y, y_columnwise=t, y_scale_inv=inv, y_columnwise_scale_inv=inv if columnwise else None, y_scale=one,
+                y_amax=None if current else amax)
+    first = bind("compute_amax", x=x, amax=amax)
+    scale = bind("compute_scale", amax=amax, scale=one, scale_inv=inv, dtype=_call.dtype_word("e4m3")) if current else None
+
+    def ours() -> None:
+        if scale:
+            first()
+            scale()
+        cast()
+
+    def rival() -> Any:
+        s = 448 / x.abs().amax().float() if current else one
+        codes = (x.float() * s).clamp(-448, 448).to(E4M3)
+        return codes, codes.t().contiguous() if columnwise else None
+
+    def check() -> None:
+        ours()
+        if t is not None:
+            same(t, y.t().contiguous())
+        close(y.float() * inv, x)
+
+    return ours, rival, check, n * n * (2 * (2 if current else 1) + 1 + columnwise)
+
+
+row("cast_transpose.bf16", 3.9)(lambda n: quantize(n, True, False))
+row("cast.bf16", 4.0)(lambda n: quantize(n, False, False))
+row("cast_transpose.current.bf16", 3.8)(lambda n: quantize(n, True, True))
+
+
+@row("transpose.bf16", 0)
+def transpose(n: int) -> Made:
+    x, y, out = normal(n, n), new(n, n), new(n, n)
+    ours = bind("transpose", x=x, y=y)
+
+    def check() -> None:
+        ours()
+        same(y, x.t().contiguous())
+
+    return ours, lambda: out.copy_(x.t()), check, 4 * n * n
+
+
+@row("dequantize.bf16", 0)
+def dequantize(n: int) -> Made:
+    x, y, inv = normal(n, n).to(E4M3), new(n, n), torch.ones(1, device="cuda")
+    out = new(n, n)
+    ours = bind("dequantize", x=x, x_scale_inv=inv, y=y)
+
+    def check() -> None:
+        ours()
+        close(y, x.float())
+
+    return ours, lambda: out.copy_(x), check, 3 * n * n
+
+
+def norm(n: int, h: int, rms: bool, backward: bool) -> Made:
+    m = n * n // h
+    x, dy, gamma, beta = normal(m, h), normal(m, h), normal(h), normal(h)
+    y, dx, mu, rstd, dgamma, dbeta = new(m, h), new(m, h), new(m, dtype=F32), new(m, dtype=F32), new(h), new(h)
+    name = "rmsnorm" if rms else "layernorm"
+    extra: dict[str, Any] = {} if rms else {"beta": beta, "mu": mu}
+    forward = bind(f"{name}_forward", x=x, gamma=gamma, y=y, rstd=rstd, epsilon=1e-5, **extra)
+    xs, gs, bs = x.clone().requires_grad_(), gamma.clone().requires_grad_(), beta.clone().requires_grad_()
+
+    def reference(a: torch.Tensor, g: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return F.rms_norm(a, (h,), g, 1e-5) if rms else F.layer_norm(a, (h,), g, b, 1e-5)
+
+    if not backward:
+        def check() -> None:
+            forward()
+            close(y, reference(x, gamma, beta))
+
+        return forward, lambda: reference(x, gamma, beta), check, 4 * m * h
+    forward()
+    saved: dict[str, Any] = {} if rms else {"mu": mu, "dbeta": dbeta}
+    ours = bind(f"{name}_backward", dy=dy, x=x, gamma=gamma, rstd=rstd, dx=dx, dgamma=dgamma, **saved)
+    inputs = [xs, gs] if rms else [xs, gs, bs]
+    made = reference(xs, gs, bs)
+
+    def rival() -> Any:
+        return torch.autograd.grad(made, inputs, dy, retain_graph=True)
+
+    def check_backward() -> None:
+        ours()
+        theirs = rival()
+        close(dx, theirs[0])
+        close(dgamma, theirs[1])
+
+    return ours, rival, check_backward, 6 * m * h
+
+
+for _h in (1024, 4096, 8192):
+    row(f"layernorm.forward.{_h}", 3.9)(lambda n, h=_h: norm(n, h, False, False))
+    row(f"layernorm.backward.{_h}", 3.6)(lambda n, h=_h: norm(n, h, False, True))
+    row(f"rmsnorm.forward.{_h}", 3.9)(lambda n, h=_h: norm(n, h, True, False))
+    row(f"rmsnorm.backward.{_h}", 3.7)(lambda n, h=_h: norm(n, h, True, True))
+
+
+@row("gelu", 4.0)
+def gelu(n: int) -> Made:
+    x, y = normal(n, n), new(n, n)
+    ours = bind("activation_forward", x=x, y=y, activation=0)
+
+    def check() -> None:
+        ours()
+        close(y, F.gelu(x, approximate="tanh"))
+
+    return ours, lambda: F.gelu(x, approximate="tanh"), check, 4 * n * n
+
+
+@row("swiglu", 4.0)
+def swiglu(n: int) -> Made:
+    x, y = normal(n, 2 * n), new(n, n)
+    ours = bind("gated_activation_forward", x=x, y=y, activation=5)
+
+    def check() -> None:
+        ours()
+        close(y, F.silu(x[:, :n]) * x[:, n:])
+
+    return ours, lambda: F.silu(x[:, :n]) * x[:, n:], check, 6 * n * n
+
+
+@row("dswiglu", 4.0)
+def dswiglu(n: int) -> Made:
+    x, dy, dx = normal(n, 2 * n), normal(n, n), new(n, 2 * n)
+    ours = bind("gated_activation_backward", dy=dy, x=x, dx=dx, activation=5)
+    leaf = x.clone().requires_grad_()
+    made = F.silu(leaf[:, :n]) * leaf[:, n:]
+
+    def rival() -> Any:
+        return torch.autograd.grad(made, leaf, dy, retain_graph=True)[0]
+
+    def check() -> None:
+        ours()
+        close(dx, rival())
+
+    return ours, rival, check, 10 * n * n
+
+
+@row("softmax.forward", 0)
+def softmax(n: int) -> Made:
+    x, y = normal(n, n), new(n, n)
+    ours = bind("softmax_forward", x=x, y=y)
+
+    def check() -> None:
+        ours()
+        close(y, torch.softmax(x, -1))
+
+    return ours, lambda: torch.softmax(x, -1), check, 4 * n * n
+
+
+@row("dropout.forward", 0)
+def dropout(n: int) -> Made:
+    x, y, mask, rng = normal(n, n), new(n, n), new(n * n // 8, dtype=torch.uint8), torch.tensor([7, 0], device="cuda")
+    ours = bind("dropout_forward", x=x, rng_state=rng, y=y, mask=mask, p=0.1)
+
+    def check() -> None:
+        ours()
+        kept = (y != 0).float().mean().item()
+        if not abs(kept - 0.9) < 2.0**-7:
+            raise AssertionError(f"kept {kept}")
+
+    return ours, lambda: torch.ops.aten.native_dropout(x, 0.1, True), check, n * n * 4.125
+
+
+@row("cross_entropy.forward", 0)
+def cross_entropy(n: int) -> Made:
+    v = 128000
+    t = max(1, n * n // v)
+    x, target, loss, lse = normal(t, v), torch.randint(v, (t,), device="cuda"), new(1, dtype=F32), new(t, dtype=F32)
+    ours = bind("cross_entropy_forward", logits=x, target=target, loss=loss, lse=lse)
+
+    def check() -> None:
+        ours()
+        close(loss, F.cross_entropy(x.float(), target).reshape(1))
+
+    return ours, lambda: F.cross_entropy(x, target), check, 2 * t * v
+
+
+def burst(call: Call, calls: int) -> float:
+    """Seconds a call, over `calls` of them."""
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    for _ in range(calls):
+        call()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) / 1e3 / calls
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", default="")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--calls", type=int, default=10)
+    parser.add_argument("--size", type=int, default=8192)
+    parser.add_argument("--out", default="")
+    parser.add_argument("--no-compile", action="store_true")
+    options = parser.parse_args()
+    space = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
+    SHIM.context.workspace, SHIM.context.workspace_size = space.data_ptr(), space.numel()
+    a, b = new(options.size, options.size), new(options.size, options.size)
+    result: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "python": platform.python_version(), "options": vars(options), "rows": []}
+    failed = 0
+    for name, (goal, make) in ROWS.items():
+        if not re.search(options.rows, name):
+            continue
+        record: dict[str, Any] = {"id": name, "goal_TB_s": goal}
+        result["rows"].append(record)
+        try:
+            torch.manual_seed(0)
+            ours, rival, check, moved = make(options.size)
+            check()
+            sides: dict[str, Call] = {"ours": ours, "copy": lambda: a.copy_(b)}
+            if rival:
+                sides["rival"] = rival
+                if not options.no_compile and "backward" not in name and name != "dswiglu":
+                    sides["compiled"] = torch.compile(rival)
+            for call in sides.values():
+                burst(call, 3)
+            times: dict[str, list[float]] = {side: [] for side in sides}
+            for _ in range(options.rounds):
+                for side, call in sides.items():
+                    times[side].append(burst(call, options.calls))
+            record.update(bytes=moved, seconds=times)
+            speed = {side: (4 * options.size**2 if side == "copy" else moved) / statistics.median(t) / 1e12 for side, t in times.items()}
+            line = "  ".join(f"{side} {s:5.2f} TB/s" for side, s in speed.items())
+            print(f"{name:32} {line}  goal {goal or '-'} {'' if not goal or speed['ours'] >= goal else 'MISSED'}", flush=True)
+        except Exception as e:
+            failed = 1
+            record["error"] = f"{type(e).__name__}: {e}"[:400]
+            print(f"{name:32} {record['error']}", flush=True)
+        torch.cuda.empty_cache()
+    if options.out:
+        Path(options.out).write_text(json.dumps(result))
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

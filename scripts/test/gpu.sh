@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Everything a machine with an NVIDIA GPU can show, without network, in one command of a few minutes, and one summary at its end:
+#     scripts/test/gpu.sh [build] [ops] [grad] [perf] [sanitize] [python] [bench]     all but python and bench where none is named
+# GoogleTest's source is taken from GTEST_SOURCE, .gtest (carried along) or /usr/src/googletest/googletest; Python packages that PYTHON lacks
+# from the wheels in .whl. CUDA_ARCHS defaults to the GPU's own. LOGS (default build/gpu) keeps every log. JOBS, SECONDS_EACH limit.
+cd "$(dirname "$0")/../.."
+export PYTHON=${PYTHON:-$(command -v python3)}
+[ ! -d .whl ] || export WHEELS=${WHEELS:-$PWD/.whl}
+. scripts/env.sh
+set +e
+steps=("$@")
+[ $# -gt 0 ] || steps=(build ops grad perf sanitize)
+logs=${LOGS:-$BUILD/gpu}
+each=${SECONDS_EACH:-90}
+jobs=${JOBS:-16}
+mkdir -p "$logs"
+failed=()
+started=$SECONDS
+run() {  # name, seconds, command...: quiet; a line in the summary
+  local name=$1 limit=$2 begin=$SECONDS
+  shift 2
+  timeout "$limit" "$@" >"$logs/$name.log" 2>&1
+  local rc=$?
+  printf '%s %s %s\n' "$name" "$rc" "$((SECONDS - begin))" >>"$logs/summary"
+}
+export -f run
+export logs
+: >"$logs/summary"
+
+has() { [[ " ${steps[*]} " == *" $1 "* ]]; }
+tests=$BUILD/cuda/tests/cpp/libte_ops_cuda
+
+if has build; then
+  for gtest in "${GTEST_SOURCE:-}" "$PWD/.gtest" /usr/src/googletest/googletest; do
+    [ -f "$gtest/src/gtest-all.cc" ] && break
+  done
+  [ -f "$gtest/src/gtest-all.cc" ] || die "GoogleTest's source is missing (.gtest/src/gtest-all.cc): copy /usr/src/googletest/googletest there"
+  export GTEST_SOURCE=$gtest
+  archs=${CUDA_ARCHS:-$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n1 | tr -d .)}
+  export CUDA_ARCHS=$archs
+  "$PY" scripts/offline.py --target "$SITE" ${WHEELS:+--wheels "$WHEELS"} -r scripts/requirements.txt >"$logs/packages.log" 2>&1 || { tail -n 3 "$logs/packages.log"; die "Python packages"; }
+  JOBS=$jobs scripts/cuda.sh >"$logs/build.log" 2>&1 || { grep -E -A4 'error|FAILED' "$logs/build.log" | head -n 60; die "the build failed, $logs/build.log has it all"; }
+  echo "build: $((SECONDS - started)) s"
+fi
+[ -x "$tests" ] || die "$tests is missing: run the step build"
+mapfile -t ops < <("$tests" --list-ops)
+[ ${#ops[@]} -gt 0 ] || die "$tests lists no operators"
+
+# ---- every operator in each mode, side by side
+for mode in test grad perf; do
+  step=$mode
+  [ "$mode" != test ] || step=ops
+  has "$step" || continue
+  chosen=("${ops[@]}")
+  [ "$mode" != grad ] || mapfile -t chosen < <(printf '%s\n' "${ops[@]}" | grep _backward)
+  printf '%s\n' "${chosen[@]}" | xargs -P "$jobs" -I{} bash -c 'run "$1.{}" "$2" "$3" --mode="$1" --op={} --perf-seconds=0.002 --gtest_filter=-Codec.*' _ "$mode" "$each" "$tests"
+done
+# ---- small cases under compute-sanitizer
+if has sanitize; then
+  command -v compute-sanitizer >/dev/null || die "compute-sanitizer is missing"
+  for tool in memcheck racecheck; do
+    printf '%s\n' "${ops[@]}" | xargs -P "$((jobs / 2 + 1))" -I{} bash -c \
+      'run "$1.{}" "$2" compute-sanitizer --tool "$1" --error-exitcode 99 "$3" --op={} --max-elements=600 --gtest_filter=-Codec.*' _ "$tool" "$((each * 2))" "$tests"
+  done
+fi
+if has python || has bench; then
+  scripts/build.sh >"$logs/python-build.log" 2>&1 || { tail -n 20 "$logs/python-build.log"; die "the Python packages' build failed"; }
+  export LIBTE_BACKEND_PATH=$BUILD/cuda
+fi
+! has python || run python.torch 300 "$PY" -m pytest -q -x tests/python/test_torch_modules.py tests/python/test_torch_fp8.py
+if has bench; then
+  "$PY" bench/gpu.py --out "$logs/bench.json" 2>&1 | tee "$logs/bench.log"
+fi
+
+# ---- the summary: counts of what ran, then the first complaint of each failure
+cat "$logs"/test.*.log 2>/dev/null | awk '/^operator/ {h = 1; next} h && NF == 9 {print; h = 0}' | sort | sed 's/^/  /'
+total=0
+while read -r name rc seconds; do
+  total=$((total + 1))
+  [ "$rc" = 0 ] && continue
+  failed+=("$name")
+  echo "FAILED $name (exit $rc, $seconds s)"
+  grep -m3 -A3 -E 'Failure|ERROR SUMMARY: [1-9]|========= (Invalid|Race|Error)|error|rror:' "$logs/$name.log" | grep -v -E '^(--|Failed$)' | cut -c1-220 | head -n 8
+  grep -m1 '^replay' "$logs/$name.log"
+done <"$logs/summary"
+[ ! -f "$logs/perf.quantize.log" ] || { echo "perf (smoke sizes):"; cat "$logs"/perf.*.log | grep -E 'GB/s' | sort -t/ -k2 | awk '$5 + 0 > 50' | head -n 20; }
+echo "$((total - ${#failed[@]})) of $total runs passed in $((SECONDS - started)) s"
+[ ${#failed[@]} -eq 0 ] && [ "$total" -gt 0 ]
