@@ -35,6 +35,9 @@ constexpr auto hipMemcpyDefault = cudaMemcpyDefault;
 #define hipMemsetAsync cudaMemsetAsync
 #define hipMalloc cudaMalloc
 #define hipFree cudaFree
+#define hipStreamCreate cudaStreamCreate
+#define hipStreamDestroy cudaStreamDestroy
+#define hipStreamWaitEvent cudaStreamWaitEvent
 #define hipStreamSynchronize cudaStreamSynchronize
 #define hipDeviceSynchronize cudaDeviceSynchronize
 #define hipStreamIsCapturing cudaStreamIsCapturing
