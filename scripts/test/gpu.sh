@@ -39,7 +39,10 @@ if has build; then
   export GTEST_SOURCE=$gtest
   archs=${CUDA_ARCHS:-$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n1 | tr -d .)}
   export CUDA_ARCHS=$archs
-  "$PY" scripts/offline.py --target "$SITE" ${WHEELS:+--wheels "$WHEELS"} -r scripts/requirements.txt >"$logs/packages.log" 2>&1 || { tail -n 3 "$logs/packages.log"; die "Python packages"; }
+  if ! command -v cmake ninja >/dev/null || ! "$PY" -c 'import importlib.util as u, sys; sys.exit(u.find_spec("tvm_ffi") is None)'; then
+    "$PY" scripts/offline.py --target "$SITE" ${WHEELS:+--wheels "$WHEELS"} -r scripts/requirements.txt >"$logs/packages.log" 2>&1 ||
+      { tail -n 3 "$logs/packages.log"; die "Python packages are missing: carry their wheels in .whl"; }
+  fi
   JOBS=$jobs scripts/cuda.sh >"$logs/build.log" 2>&1 || { grep -E -A4 'error|FAILED' "$logs/build.log" | head -n 60; die "the build failed, $logs/build.log has it all"; }
   echo "build: $((SECONDS - started)) s"
 fi
