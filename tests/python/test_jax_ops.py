@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,8 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp
 import libte
 import libte.numpy as ten
+from jax_calls import calls
+from libte.schema import OPS
 from libte_jax import _ffi
 from tolerance import assert_close
 
@@ -88,10 +92,63 @@ def test_refusals_that_only_data_tells_carry_the_c_message() -> None:
         jax.block_until_ready(jax.jit(te.ops.cross_entropy_forward)(jnp.ones((2, 4)), jnp.array([0, 7], jnp.int32)))
 
 
-def test_vmap_is_one_call_after_another(rng: np.random.Generator) -> None:
-    x, g = rng.standard_normal((3, 2, 16), dtype=np.float32), rng.standard_normal(16, dtype=np.float32)
-    y = jax.vmap(lambda x: te.ops.rmsnorm_forward(x, g))(x)
+CALLS = calls("f32")
+# Their batch is one more leading dimension; the others run one entry after another.
+ROW_WISE = {"rmsnorm_forward", "layernorm_forward", "activation_forward", "activation_backward", "gated_activation_forward",
+            "gated_activation_backward", "softmax_forward", "softmax_backward", "linear_forward", "dequantize"}
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_vmap(name: str) -> None:
+    inputs, outputs, scalars = CALLS[name]
+    outputs = {s: d for s, d in outputs.items() if name != "layernorm_forward" or not s.startswith("y_")}
+    if name == "layernorm_forward":
+        outputs["y"] = "f32"
+    if name in ("activation_backward", "linear_forward"):
+        outputs = {next(s for s in outputs if s in ("dx", "y")): "f32"}
+        inputs = {s: x for s, x in inputs.items() if not s.endswith("_scale")}
+    starred = [s.name for s in OPS[name].slots if s.name in inputs and s.part == "data" and OPS[name].field(s.field).star]
+    entries = [inputs, {s: np.roll(x, 1, 0) for s, x in inputs.items()}]
+    for moving in (list(inputs), starred or list(inputs)[:1]):
+        def f(given: dict[str, Any], moving: list[str] = moving) -> Any:
+            still = {s: jnp.asarray(x) for s, x in inputs.items() if s not in moving}
+            return te.ops.call(name, given | still, outputs, scalars)
+
+        stacked = {s: jnp.stack([jnp.asarray(e[s]) for e in entries]) for s in moving}
+        got = jax.jit(jax.vmap(f))(stacked)
+        for i, e in enumerate(entries):
+            for s, w in f({s: jnp.asarray(e[s]) for s in moving}).items():
+                assert np.asarray(got[s][i]).tobytes() == np.asarray(w).tobytes(), s
+    assert ("scan" not in str(jax.make_jaxpr(jax.vmap(f))(stacked))) == (name in ROW_WISE)
+
+
+def test_vmap_in_vmap_and_of_a_gradient(rng: np.random.Generator) -> None:
+    from libte_jax import functional as F
+
+    x, g = rng.standard_normal((3, 4, 2, 16), dtype=np.float32), rng.standard_normal(16, dtype=np.float32)
+    y = jax.vmap(jax.vmap(lambda x: te.ops.rmsnorm_forward(x, g)))(x)
     assert np.array_equal(y, te.ops.rmsnorm_forward(x, g))
+    each = jax.vmap(jax.grad(lambda g, x: F.rmsnorm(x, g).sum()), (None, 0))(g, x)  # a gradient an entry
+    for i in range(3):
+        assert np.array_equal(each[i], jax.grad(lambda g: F.rmsnorm(x[i], g).sum())(g))
+
+
+def test_in_place_results_take_the_donated_memory(rng: np.random.Generator) -> None:
+    dy, x, w = (jnp.asarray(rng.standard_normal(s, dtype=np.float32)) for s in ((3, 4), (3, 5), (4, 5)))
+    f = jax.jit(lambda dweight, dy, x, w: te.ops.linear_backward(dy, x, w, dweight=dweight, flags="accumulate"), donate_argnums=0)
+    before = jnp.ones((4, 5)) + 0
+    address = before.unsafe_buffer_pointer()
+    assert f(before, dy, x, w).unsafe_buffer_pointer() == address
+    z = jnp.asarray(rng.standard_normal((64, 32), dtype=np.float32)) + 0
+    address, want = z.unsafe_buffer_pointer(), np.asarray(te.ops.activation_forward(z, activation="silu")).copy()
+    got = jax.jit(lambda z: te.ops.activation_forward(z, activation="silu", in_place=True), donate_argnums=0)(z)
+    assert got.unsafe_buffer_pointer() == address and np.array_equal(got, want)
+    kept = jax.jit(lambda x: (te.ops.rmsnorm_forward(x, in_place=True), x + 1))(x)  # x is needed: XLA copies
+    assert np.array_equal(kept[0], te.ops.rmsnorm_forward(x)) and np.array_equal(kept[1], x + 1)
+    with pytest.raises(ValueError, match="nvte_transpose: in_place must be False"):
+        te.ops.transpose(x, in_place=True)
+    with pytest.raises(ValueError, match="nvte_rmsnorm_forward: in_place needs y of x's shape and dtype"):
+        te.ops.rmsnorm_forward(x, y="bf16", in_place=True)
 
 
 def test_version_rule() -> None:

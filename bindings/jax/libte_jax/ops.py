@@ -4,7 +4,10 @@
 Inputs come first, in the header's order; outputs are asked for by keyword (True, a dtype, or `Output` for FP8) and scalars are keywords,
 constants by name (``activation="silu"``). A quantised argument is a `Quantized`. Shapes, dtypes and the operator's own rules are checked
 when the call is traced, by nvte_infer and nvte_workspace, so a refusal is a Python exception with libte's message. Works eagerly, under
-jit, vmap (one call after another) and shard_map; for gradients see `functional`.
+jit (sharded arrays stay sharded: `partition`), vmap and shard_map; for gradients see `functional`.
+
+vmap: an operator whose results all have the leading dimensions `*` takes the batch as one more of them, if everything with `*` is batched and
+nothing else is; all other calls run one entry after another. ``in_place=True`` lets the result have the input's memory, where the operator may.
 """
 from __future__ import annotations
 
@@ -29,6 +32,7 @@ _DTYPES = {np.dtype(getattr(jnp, j)): n for j, n in {
     "float8_e5m2fnuz": "e5m2fnuz", "uint8": "u8", "int8": "i8", "int16": "i16", "int32": "i32", "bool_": "bool"}.items()}
 _DTYPES[np.dtype(np.int64)] = "i64"
 _BACK = {n: d for d, n in _DTYPES.items()}
+_BORROWED = frozenset(np.dtype(t) for t in ("f4", "f2", "i4", "u1"))
 _MAX_DIMS = 8  # NVTE_MAX_DIMS
 # "Memory will be there", each slot's apart from the others': nvte_workspace reads no data, but refuses outputs that overlap.
 _SOMEWHERE = [_call.ffi.cast("void *", i << 40) for i in range(1, 64)]
@@ -165,10 +169,19 @@ def _device() -> int:
 _SCALAR = {"f32": np.float32, "i32": np.int32, "u32": np.uint32, "i64": np.int64, "size": np.int64}
 
 
-def call(name: str, inputs: dict[str, Array], outputs: dict[str, Optional[str]], scalars: dict[str, Any]) -> dict[str, Array]:
-    """An operator by slots. `outputs`: the slots to make and their dtypes (None = the operator's first); a slot that is in both is updated
-    (functionally: XLA copies where the old value is still needed)."""
+# Results that may take an input's memory, element for element (the header says so).
+IN_PLACE = {"rmsnorm_forward": ("x", "y"), "layernorm_forward": ("x", "y"), "activation_forward": ("x", "y"), "softmax_forward": ("x", "y"),
+            "softmax_backward": ("dy", "dx"), "dropout_forward": ("x", "y"), "dropout_backward": ("dy", "dx"),
+            "cross_entropy_backward": ("logits", "dlogits"), "gemm": ("c", "d")}
+
+
+def call(name: str, inputs: dict[str, Array], outputs: dict[str, Optional[str]], scalars: dict[str, Any], in_place: bool = False) -> dict[str, Array]:
+    """An operator by slots. `outputs`: the slots to make and their dtypes (None = the operator's first); a slot that is in both is updated, and
+    with `in_place` the result takes the input's memory (both functionally: XLA copies where the old value is still needed)."""
     op = OPS[name]
+    if in_place and name not in IN_PLACE:
+        raise errors.InvalidArgumentError(f"nvte_{name}: in_place must be False, since no result may take an input's memory; it may for "
+                                          f"{', '.join(IN_PLACE)}")
     numbers = {s.name: _call.number(op, s, scalars.get(s.name, s.default)) for s in op.scalars if not any(f.count == s.name for f in op.fields)}
     for n, v in numbers.items():
         if v is None:
@@ -177,8 +190,8 @@ def call(name: str, inputs: dict[str, Array], outputs: dict[str, Optional[str]],
     given = {s.name: inputs[s.name] for s in op.slots if s.name in inputs}
     asked = {s.name: outputs[s.name] for s in op.slots if s.name in outputs}
     if _direct(given.values()):
-        return raw(name, given, asked, named)
-    run = _whole(name, tuple(given), tuple(asked.items()), tuple(named.items()))
+        return raw(name, given, asked, named, in_place)
+    run = _whole(name, tuple(given), tuple(asked.items()), tuple(named.items()), in_place)
     if hasattr(jax.sharding, "auto_axes"):
         mesh = jax.sharding.get_abstract_mesh()
         if any(t == jax.sharding.AxisType.Explicit for t in mesh.axis_types):  # shardings are in types: say those of the results
@@ -190,7 +203,7 @@ def call(name: str, inputs: dict[str, Array], outputs: dict[str, Optional[str]],
     return dict(zip(asked, run(*given.values())))
 
 
-def raw(name: str, inputs: dict[str, Array], outputs: dict[str, Optional[str]], scalars: dict[str, Any]) -> dict[str, Array]:
+def raw(name: str, inputs: dict[str, Array], outputs: dict[str, Optional[str]], scalars: dict[str, Any], in_place: bool = False) -> dict[str, Array]:
     """`call` on one device's arrays, with scalars as numbers and dtypes by name. An i64 input may come as pairs of i32."""
     op = OPS[name]
     inputs = {s.name: inputs[s.name] for s in op.slots if s.name in inputs}
@@ -210,6 +223,12 @@ def raw(name: str, inputs: dict[str, Array], outputs: dict[str, Optional[str]], 
         masks["wide"] |= (s.name in wide) << i
         if s.name in inputs and s.name in outputs:
             aliases[list(inputs).index(s.name)] = order.index(s.name)
+    if in_place:
+        source, target = IN_PLACE[name]
+        a, b = dict(specs).get(source), dict(made).get(target)
+        if a is None or a != b:
+            raise errors.InvalidArgumentError(f"nvte_{name}: in_place needs {target} of {source}'s shape and dtype, got {b} and {a}")
+        aliases[list(inputs).index(source)] = order.index(target)
     results = [jax.ShapeDtypeStruct(spec.shape, _BACK[spec.dtype]) for _, spec in made]
     attributes: dict[str, Any] = {n: np.int64(m) for n, m in masks.items()}
     if workspace:
@@ -235,12 +254,13 @@ def _direct(arrays: Iterable[Array]) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _whole(name: str, given: tuple[str, ...], outputs: tuple[tuple[str, Optional[str]], ...], scalars: tuple[tuple[str, Any], ...]) -> Any:
+def _whole(name: str, given: tuple[str, ...], outputs: tuple[tuple[str, Optional[str]], ...], scalars: tuple[tuple[str, Any], ...],
+           in_place: bool) -> Any:
     """(*inputs) -> outputs in order, of one call: cut over devices by `partition`, batched over leading dimensions where the schema lets it."""
     op, asked, numbers = OPS[name], dict(outputs), dict(scalars)
 
     def function(*operands: Array) -> tuple[Array, ...]:
-        return tuple(raw(name, dict(zip(given, operands)), asked, numbers).values())
+        return tuple(raw(name, dict(zip(given, operands)), asked, numbers, in_place).values())
 
     def shapes(operands: Iterable[Any], results: Iterable[Any]) -> dict[str, tuple[int, ...]]:
         return {s: tuple(x.shape) for s, x in (*zip(given, operands), *zip(asked, results))}
@@ -265,13 +285,14 @@ def _whole(name: str, given: tuple[str, ...], outputs: tuple[tuple[str, Optional
     cut.def_partition(partition, infer_sharding_from_operands=infer, sharding_rule=shardy)
     one = jax.custom_batching.custom_vmap(jax.jit(lambda *a: cut(*a)))
     fields = {s.name: op.field(s.field) for s in op.slots}
-    leading = name != "dropout_forward" and all(fields[s].star and fields[s].dims is not None and ("prod",) not in fields[s].dims for s in asked)
+    rows = {s.name for s in op.slots if s.part == "data" and op.field(s.field).star}
+    leading = (set(asked) <= rows and not any("prod(" in fields[s].dims_text for s in (*given, *asked))  # packed bits, transposes
+               and name != "dropout_forward")  # its mask counts elements
 
     @one.def_vmap
     def batch(size: int, batched: list[bool], *operands: Array) -> Any:
         """A row-wise call takes the batch as one more leading dimension; others run one entry after another."""
-        rows = [fields[s].star for s in given]
-        plain = leading and all(r == b for r, b in zip(rows, batched)) and max(x.ndim for x in operands) <= _MAX_DIMS
+        plain = leading and all((s in rows) == b for s, b in zip(given, batched)) and max(x.ndim for x in operands) <= _MAX_DIMS
         if plain:
             return one(*operands), (True,) * len(asked)
         stay = [x for x, b in zip(operands, batched) if not b]
@@ -285,6 +306,16 @@ def _whole(name: str, given: tuple[str, ...], outputs: tuple[tuple[str, Optional
     return one
 
 
+def asarray(x: Any) -> Array:
+    """x as a JAX array. Torch tensors and numpy arrays of JAX's own dtypes come by DLPack: without a copy, where their memory is aligned as XLA
+    needs it (64 bytes). The caller must not write to that memory while the array lives."""
+    if isinstance(x, (Array, jax.core.Tracer)) or not hasattr(x, "__dlpack__"):
+        return jnp.asarray(x)
+    if isinstance(x, np.ndarray) and not (x.dtype in _BORROWED and x.flags.writeable):  # numpy's DLPack refuses these, or JAX has another dtype
+        return jnp.asarray(x)
+    return jax.dlpack.from_dlpack(x)
+
+
 def _put(op: Op, name: str, value: Any, inputs: dict[str, Array]) -> None:
     if isinstance(value, Quantized):
         if not op.field(name).quantized:
@@ -293,7 +324,7 @@ def _put(op: Op, name: str, value: Any, inputs: dict[str, Array]) -> None:
             if x is not None and part not in ("scale", "amax"):
                 inputs[name if part == "data" else f"{name}_{part}"] = x
     elif value is not None:
-        inputs[name] = jnp.asarray(value)
+        inputs[name] = asarray(value)
 
 
 def _want(op: Op, name: str, value: Any, inputs: dict[str, Array], outputs: dict[str, Optional[str]]) -> None:
@@ -332,7 +363,7 @@ def _make(name: str) -> Callable[..., Any]:
     counts = {f.count for f in op.fields if f.count}
     result = namedtuple(name, gives)  # type: ignore[misc]
 
-    def function(*args: Any, **kwargs: Any) -> Any:
+    def function(*args: Any, in_place: bool = False, **kwargs: Any) -> Any:
         if len(args) > len(takes):
             raise TypeError(f"{name} takes the inputs {', '.join(takes)}; outputs and scalars are keywords")
         values = dict(zip(takes, args))
@@ -356,7 +387,9 @@ def _make(name: str) -> Callable[..., Any]:
                     outputs[n] = None
             else:
                 _want(op, n, v, inputs, outputs)
-        out = call(name, inputs, outputs, {s.name: values[s.name] for s in op.scalars if s.name in values})
+        out = call(name, inputs, outputs, {s.name: values[s.name] for s in op.scalars if s.name in values}, in_place)
+        if any(hasattr(v, "__dlpack__") and not isinstance(v, Array) for v in values.values()):
+            jax.block_until_ready(out)  # their owners may write to them once this returns
         fields = [_collect(op, n, out) for n in gives]
         present = [f for f in fields if f is not None]
         return present[0] if len(present) == 1 else result(*fields)
@@ -375,7 +408,7 @@ def _collect(op: Op, name: str, out: dict[str, Array]) -> Any:
 
 _functions = {name: _make(name) for name in OPS}
 globals().update(_functions)
-__all__ = ["Output", "Quantized", "call", *_functions]
+__all__ = ["Output", "Quantized", "asarray", "call", *_functions]
 
 
 def names() -> Iterable[str]:
