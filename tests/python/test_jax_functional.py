@@ -131,3 +131,11 @@ def test_fp8_linear(rng: np.random.Generator, make: Callable[[], Any]) -> None:
 def test_delayed_scaling_needs_its_state() -> None:
     with pytest.raises(ValueError, match="meta must be given"):
         F.linear(jnp.ones((2, 8)), jnp.ones((4, 8)), None, recipe.DelayedScaling())
+
+
+@pytest.mark.parametrize("make,name", [(lambda: recipe.DelayedScaling(reduce_amax=False), "reduce_amax"),
+                                       (lambda: recipe.DelayedScaling(fp8_dpa=True), "fp8_dpa"),
+                                       (lambda: recipe.Float8CurrentScaling(fp8_mha=True), "fp8_mha")])
+def test_what_a_recipe_asks_in_vain_is_refused_by_name(make: Callable[[], Any], name: str) -> None:
+    with pytest.raises(NotImplementedError, match=f"libte_jax: {name} must be"), te.autocast(recipe=make()):
+        pass

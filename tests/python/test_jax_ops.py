@@ -156,3 +156,28 @@ def test_version_rule() -> None:
     for built, runtime in (((0, 3), (0, 1)), ((1, 0), (0, 3))):
         with pytest.raises(ImportError, match=f"speaks XLA FFI {built[0]}.{built[1]}.*{runtime[0]}.{runtime[1]} or older"):
             _ffi.check_version(built, runtime)
+
+
+OLD_RUNTIME = """
+import pathlib, jax
+root = pathlib.Path({root!r})
+header = root / "xla/ffi/api/c_api.h"
+header.parent.mkdir(parents=True)
+header.write_text("#define XLA_FFI_API_MAJOR 0\\n#define XLA_FFI_API_MINOR 0\\n")
+jax.ffi.include_dir = lambda: str(root)
+def register(*a, **k):
+    raise AssertionError("registered a handler that the runtime refuses")
+jax.ffi.register_ffi_target = register
+try:
+    import libte_jax
+except ImportError as e:
+    print(e)
+import jax.numpy
+assert jax.numpy.ones(2).sum() == 2  # the back end is whole
+"""
+
+
+def test_an_older_runtime_is_named_before_anything_is_registered(python: Any, tmp_path: Any) -> None:
+    out = python(OLD_RUNTIME.replace("{root!r}", repr(str(tmp_path / "include"))), {"JAX_PLATFORMS": "cpu"})
+    assert out.returncode == 0, out.stderr
+    assert f"libte_xla.so speaks XLA FFI 0.1, but jax {jax.__version__} takes 0.0 or older" in out.stdout

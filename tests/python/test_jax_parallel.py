@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""shard_map on simulated devices, with checks of varying axes on: values, and gradients of shared weights summed over shards."""
+"""shard_map on simulated devices, with checks of varying axes on: values, gradients of shared weights summed over shards, amaxes of all shards.
+And meshes with explicit axes, whose shardings are part of types."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("libte_jax", reason="libte_xla.so was not built (no XLA headers)", exc_type=ImportError)
+jax = pytest.importorskip("jax")
 
 SCRIPT = """
 import jax, jax.numpy as jnp, numpy as np
@@ -25,10 +27,52 @@ y = jax.jit(f)(x, w)
 assert np.array_equal(y, x @ w.T)  # integers: exact
 dx, dw = jax.jit(jax.grad(lambda x, w: (f(x, w) ** 2).sum(), (0, 1)))(x, w)
 assert np.array_equal(dx, 2 * y @ w) and np.array_equal(dw, 2 * y.T @ x)
+from libte import recipe
+delayed = recipe.DelayedScaling(amax_history_len=4)
+meta = F.Fp8Meta.new(F.Fp8.of(delayed))
+def loss(layer):
+    return lambda x, w, m: (layer(x, w, m) ** 2).sum()
+layer = lambda x, w, m: F.linear(x, w, None, delayed, m)
+try:
+    cut = shard_map(layer, mesh=mesh, in_specs=(P("d"), P(), P()), out_specs=P("d"))
+    got = jax.jit(jax.grad(loss(cut), (0, 1, 2)))(x, w, meta)
+    want = jax.jit(jax.grad(loss(layer), (0, 1, 2)))(x, w, meta)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want)):
+        assert np.array_equal(a, b)
+except NotImplementedError as e:
+    assert not hasattr(jax, "shard_map") and "inside shard_map needs a jax" in str(e), e
 print("good")
 """
 
 
 def test_shard_map(python: Any) -> None:
     out = python(SCRIPT, {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"})
+    assert out.stdout.strip() == "good", out.stderr
+
+
+EXPLICIT = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import AxisType, PartitionSpec as P
+from libte_jax import functional as F
+jax.set_mesh(jax.make_mesh((2, 2), ("d", "t"), axis_types=(AxisType.Explicit,) * 2))
+rng = np.random.default_rng(0)
+x, w = (rng.integers(-3, 4, s).astype(np.float32) for s in ((8, 16), (4, 16)))
+xs, ws = jax.device_put(x, P("d")), jax.device_put(w, P("t"))
+def loss(x, w):
+    return (F.linear(x, w) ** 2).sum()
+for run in (lambda f: f, jax.jit):
+    y = run(F.linear)(xs, ws)
+    assert np.array_equal(y, x @ w.T) and str(jax.typeof(y)) == "float32[8@d,4@t]", jax.typeof(y)
+    dx, dw = run(jax.grad(loss, (0, 1)))(xs, ws)
+    assert np.array_equal(dx, 2 * y @ w) and np.array_equal(dw, 2 * y.T @ x)
+    assert (str(jax.typeof(dx)), str(jax.typeof(dw))) == ("float32[8@d,16]", "float32[4@t,16]")
+assert "all-gather" not in jax.jit(F.linear).lower(xs, ws).compile().as_text()
+print("good")
+"""
+
+
+def test_explicit_axes(python: Any) -> None:
+    if not hasattr(jax.sharding, "auto_axes"):
+        pytest.skip("this jax has no explicit axes")
+    out = python(EXPLICIT, {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"})
     assert out.stdout.strip() == "good", out.stderr

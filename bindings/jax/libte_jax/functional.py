@@ -176,6 +176,11 @@ class Fp8(NamedTuple):
 
     @classmethod
     def of(cls, r: recipes.Recipe) -> Fp8:
+        for flag in ("fp8_dpa", "fp8_mha"):
+            if getattr(r, flag, False):
+                raise NotImplementedError(f"libte_jax: {flag} must be False: attention runs in its inputs' dtype, got {getattr(r, flag)!r}")
+        if not getattr(r, "reduce_amax", True):
+            raise NotImplementedError("libte_jax: reduce_amax must be True: the amax of a sharded array is that of the whole array")
         if isinstance(r, recipes.Float8CurrentScaling):
             if r.backward_override is not None:
                 raise NotImplementedError(f"libte_jax: backward_override must be None, got {r.backward_override!r}")
@@ -255,7 +260,7 @@ def _fp8_pull(fp8: Fp8, residuals: Any, dy: Array) -> Any:
                               dbias=None if bias is None else bias.dtype, flags=fp8.backward_flags)
     new = None
     if meta is not None:
-        seen = jnp.concatenate([*amaxes, out.dy_quantized.amax])
+        seen = ops.greatest(jnp.concatenate([*amaxes, out.dy_quantized.amax]), meta.amax_history)
         new = Fp8Meta(meta.scale, meta.amax_history.at[0].set(seen), fp8)
     return ops.like(out.dx, x), ops.like(out.dweight, weight), None if bias is None else ops.like(out.dbias, bias), new
 
@@ -270,4 +275,6 @@ def linear(x: Array, weight: Array, bias: Optional[Array] = None, fp8: Optional[
     config = Fp8.of(fp8)
     if config.current != (meta is None):
         raise ValueError("linear: meta must be given for delayed scaling, and only then")
+    if meta is not None and ops.in_old_shard_map():
+        raise NotImplementedError(f"libte_jax: delayed scaling inside shard_map needs a jax that tracks varying axes (0.7), this is {jax.__version__}")
     return _fp8_linear(config if meta is None else meta.fp8, x, weight, bias, meta)

@@ -159,6 +159,17 @@ def like(gradient: Array, primal: Array) -> Array:
     return jax.lax.psum(gradient, extra) if extra else gradient
 
 
+def greatest(amax: Array, primal: Array) -> Array:
+    """The same for amaxes: the largest of all shards."""
+    extra = tuple(sorted(_varying(amax) - _varying(primal)))
+    return jax.lax.pmax(amax, extra) if extra else amax
+
+
+def in_old_shard_map() -> bool:
+    """Inside shard_map of a jax whose types do not say over which axes values vary."""
+    return not hasattr(jax, "shard_map") and bool(jax.core.nonempty_axis_env_DO_NOT_USE())
+
+
 def _device() -> int:
     backend = jax.default_backend()
     if backend == "cpu":
@@ -250,7 +261,7 @@ def _direct(arrays: Iterable[Array]) -> bool:
         return all(len(x.devices()) == 1 for x in arrays if isinstance(x, Array))
     if hasattr(jax, "shard_map"):
         return any(t == jax.sharding.AxisType.Manual for t in jax.sharding.get_abstract_mesh().axis_types)
-    return bool(jax.core.nonempty_axis_env_DO_NOT_USE())
+    return in_old_shard_map()
 
 
 @lru_cache(maxsize=4096)
