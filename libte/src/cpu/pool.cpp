@@ -23,7 +23,9 @@
 namespace te::cpu {
 namespace {
 
-constexpr int64_t kSerialCost = 32 * 1024;  // below this a wake-up costs more than it brings
+constexpr int64_t kSerialCost = 32 * 1024;  // below this sharing costs more than it brings
+// Waking a sleeper takes some 50 us, about what one thread needs for this cost; below it only workers that still spin are asked.
+constexpr int64_t kWakeCost = 4 * 1024 * 1024;
 constexpr int64_t kSpinNanoseconds = 20 * 1000;
 constexpr int kMaxThreads = 1024;
 
@@ -72,16 +74,16 @@ thread_local bool inside = false;  // this thread is running a chunk: nested cal
 
 class Pool {
  public:
-  bool run(Job &job, int wanted) {
+  bool run(Job &job, int wanted, bool wake) {
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      grow(wanted);
+      if (wake) grow(wanted);
       job.seats = workers_ < wanted ? workers_ : wanted;
       if (job.seats > 0) {
         job.following = jobs_;
         jobs_ = &job;
         epoch_.fetch_add(1, std::memory_order_release);
-        for (int i = 0; i < job.seats && i < sleepers_; i++) wake_.notify_one();
+        for (int i = 0; wake && i < job.seats && i < sleepers_; i++) wake_.notify_one();
       }
     }
     inside = true;
@@ -270,7 +272,7 @@ bool parallel(int64_t chunks, int64_t cost, void (*body)(void *context, int64_t 
     return !job.failed.load(std::memory_order_relaxed);
   }
   pthread_once(&once, start);
-  return pool()->run(job, wanted - 1);
+  return pool()->run(job, wanted - 1, cost >= kWakeCost);
 }
 
 namespace {
