@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "harness/device.h"
 #include "harness/op_test.h"
 #include "ops/view.h"
 
@@ -21,7 +22,7 @@ template <class T> T dgelu(T x) {
 bool flushes(const Problem &p) {
 #if defined(__x86_64__)
   char level[32] = "";
-  if (p.find("a")->dtype != DType::bf16 || p.find("b")->dtype != DType::bf16 || nvte_config_get("cpu.isa", level, sizeof level, nullptr) != NVTE_OK) return false;
+  if (default_device() != "cpu" || p.find("a")->dtype != DType::bf16 || p.find("b")->dtype != DType::bf16 || nvte_config_get("cpu.isa", level, sizeof level, nullptr) != NVTE_OK) return false;
   return !strcmp(level, "avx512bf16") || (!strcmp(level, "auto") && __builtin_cpu_supports("avx512bf16"));
 #else
   return (void)p, false;
