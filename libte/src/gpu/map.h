@@ -21,7 +21,7 @@ template <class F> static __global__ void __launch_bounds__(kMapThreads) map_ker
   const float scale = scale_of(y.q);
   float amax = 0.f, sums[kOutputs][8] = {};
   if (n > 0) {
-#pragma unroll 4
+#pragma unroll device::kUnrollRows
     for (int64_t row = begin + down; row < end; row += kMapHeight) {
       float v[kOutputs][8];
       f(row, column, n, v);
