@@ -45,6 +45,8 @@ typedef struct nvte_host {
   nvte_status (*config_get)(const char *key, char *buf, size_t size, size_t *length);
   void (*log)(int32_t level, const char *message);
   nvte_status (*call_op)(const char *op, const nvte_exec *exec, const void *args);
+  /* nvte_workspace: what call_op would need. */
+  nvte_status (*workspace)(const char *op, const nvte_exec *exec, const void *args, size_t *bytes);
 } nvte_host;
 
 /* The one symbol of a plug-in. Returns NULL after host->set_error when it cannot serve. */

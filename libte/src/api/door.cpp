@@ -81,7 +81,8 @@ nvte_status host_call_op(const char *name, const nvte_exec *exec, const void *ar
 }  // namespace
 
 const nvte_host *host() {
-  static const nvte_host h = {sizeof(nvte_host), NVTE_ABI_VERSION, nvte_version(), host_set_error, host_config_get, host_log, host_call_op};
+  static const nvte_host h = {sizeof(nvte_host), NVTE_ABI_VERSION, nvte_version(), host_set_error, host_config_get, host_log, host_call_op,
+                              nvte_workspace};
   return &h;
 }
 

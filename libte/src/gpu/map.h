@@ -8,39 +8,46 @@ namespace te::gpu {
 
 constexpr int kMapThreads = 256, kMapColumns = 256, kMapHeight = 8, kMapRows = 32, kSumRows = 128;
 
-// F: __device__ void operator()(int64_t row, int64_t column, int n, float (&v)[8]).
-// part: [row blocks, k] column sums of the unrounded numbers, or absent.
+// F: static constexpr int kOutputs (1, or 2: y is two maps of k columns side by side);
+//    __device__ void operator()(int64_t row, int64_t column, int n, float (&v)[kOutputs][8]).
+// part: [row blocks, kOutputs * k] column sums of the unrounded numbers, or absent.
 template <class F> static __global__ void __launch_bounds__(kMapThreads) map_kernel(
     F f, Target y, int64_t m, int64_t k, int across, int rows_a_block, float *part) {
   const int64_t block_row = blockIdx.x / (unsigned)across, column = (int64_t)(blockIdx.x % (unsigned)across) * kMapColumns + threadIdx.x % 32 * 8;
+  constexpr int kOutputs = F::kOutputs;
   const int down = (int)threadIdx.x / 32;
   const int64_t begin = block_row * rows_a_block, end = begin + rows_a_block < m ? begin + rows_a_block : m;
   const int n = column + 8 <= k ? 8 : (int)(k - column);
   const float scale = scale_of(y.q);
-  float amax = 0.f, sums[8] = {};
+  float amax = 0.f, sums[kOutputs][8] = {};
   if (n > 0) {
-#pragma unroll 4
+#pragma unroll device::kUnrollRows
     for (int64_t row = begin + down; row < end; row += kMapHeight) {
-      float v[8];
+      float v[kOutputs][8];
       f(row, column, n, v);
-      if (part) {
 #pragma unroll
-        for (int i = 0; i < 8; i++) sums[i] += v[i];
+      for (int o = 0; o < kOutputs; o++) {
+        if (part) {
+#pragma unroll
+          for (int i = 0; i < 8; i++) sums[o][i] += v[o][i];
+        }
+        put8(y, (row * kOutputs + o) * k + column, n, scale, v[o], amax);
       }
-      put8(y, row * k + column, n, scale, v, amax);
     }
   }
   if (part && begin < m) {  // the kMapHeight threads above one another, in order
     __shared__ float s[kMapHeight][kMapColumns];
-#pragma unroll
-    for (int i = 0; i < 8; i++) s[down][threadIdx.x % 32 * 8 + i] = sums[i];
-    __syncthreads();
     const int64_t c = (int64_t)(blockIdx.x % (unsigned)across) * kMapColumns + threadIdx.x;
-    if (c < k) {
+#pragma unroll
+    for (int o = 0; o < kOutputs; o++) {
+      if (o) __syncthreads();
+#pragma unroll
+      for (int i = 0; i < 8; i++) s[down][threadIdx.x % 32 * 8 + i] = sums[o][i];
+      __syncthreads();
       float total = 0.f;
 #pragma unroll
       for (int i = 0; i < kMapHeight; i++) total += s[i][threadIdx.x];
-      part[block_row * k + c] = total;
+      if (c < k) part[(block_row * kOutputs + o) * k + c] = total;
     }
   }
   finish<kMapThreads>(y.q, amax, (int)blockIdx.x, 0);
@@ -72,17 +79,19 @@ struct MapCall {
   Output y;
   float *part;
   const nvte_tensor *sums;
-  MapCall(const nvte_tensor &out, const nvte_tensor *sums_, bool flat, Space &space)
-      : shape(te::rows(out.data), te::columns(out.data), flat, sums_ && present(sums_->data)), y(out, shape.blocks, space), part(nullptr),
-        sums(sums_ && present(sums_->data) ? sums_ : nullptr) {
-    if (sums) part = space.take<float>(shape.row_blocks() * shape.k);
+  int outputs;
+  MapCall(const nvte_tensor &out, const nvte_tensor *sums_, bool flat, Space &space, int outputs_ = 1)
+      : shape(te::rows(out.data), te::columns(out.data) / outputs_, flat, sums_ && present(sums_->data)), y(out, shape.blocks, space), part(nullptr),
+        sums(sums_ && present(sums_->data) ? sums_ : nullptr), outputs(outputs_) {
+    if (sums) part = space.take<float>(shape.row_blocks() * shape.k * outputs);
+    if (shape.k % 8) y.target.wide = false;
     if (shape.k % 8 == 0 && y.k % 8) y.target.wide = aligned(y.target.base, 16);
   }
   template <class F> nvte_status run(const nvte_exec &e, const F &f) {
     if (const nvte_status s = y.begin(e)) return s;
     map_kernel<F><<<(unsigned)shape.blocks, kMapThreads, 0, stream_of(e)>>>(f, y.target, shape.m, shape.k, shape.across, shape.rows_a_block, part);
     if (const nvte_status s = y.finish(e)) return s;
-    return sums ? sum_columns(e, part, shape.row_blocks(), shape.k, sums->data) : NVTE_OK;
+    return sums ? sum_columns(e, part, shape.row_blocks(), shape.k * outputs, sums->data) : NVTE_OK;
   }
 };
 // x as the map sees it: contiguous tensors of y's element count take the map's row length.

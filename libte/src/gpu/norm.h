@@ -20,7 +20,9 @@ struct NormForward {
 
 template <class S, bool Rms> static __global__ void __launch_bounds__(S::kBlock) norm_forward_kernel(NormForward p) {
   const int t = (int)threadIdx.x % S::kThreads;
-  const int64_t row = (int64_t)blockIdx.x * S::kRows + threadIdx.x / S::kThreads, h = row < p.rows ? p.h : 0;
+  int64_t row = (int64_t)blockIdx.x * S::kRows + threadIdx.x / S::kThreads;
+  device::per_lane(row);
+  const int64_t h = row < p.rows ? p.h : 0;
   const float inverse = 1.f / (float)p.h, scale = scale_of(p.y.q);
   float v[8];
   const auto fetch = [&](int64_t j, int n) {
@@ -42,6 +44,7 @@ template <class S, bool Rms> static __global__ void __launch_bounds__(S::kBlock)
     each_group<S>(t, h, [&](int64_t j, int n) {
       if (first || !S::kHeld) fetch(j, n);
       if (first && p.sum_out) store8(p.sum_out, p.x.dtype, p.x.wide, row * p.h + j, n, v);
+      device::per_lane(n);
 #pragma unroll
       for (int i = 0; i < 8; i++)
         if (i < n) s += f(v[i]);
@@ -69,8 +72,8 @@ template <class S, bool Rms> static __global__ void __launch_bounds__(S::kBlock)
   each_group<S>(t, h, [&](int64_t j, int n) {
     if (!S::kHeld) fetch(j, n);
     float g[8], b[8], w[8];
-    if (p.gamma.base) load8(p.gamma, 0, j, n, g);
-    if (!Rms && p.beta.base) load8(p.beta, 0, j, n, b);
+    if (p.gamma.base) load8(p.gamma.base, p.gamma.dtype, p.gamma.wide, j, n, g);
+    if (!Rms && p.beta.base) load8(p.beta.base, p.beta.dtype, p.beta.wide, j, n, b);
 #pragma unroll
     for (int i = 0; i < 8; i++) {
       w[i] = (v[i] - mean) * r * (p.gamma.base ? g[i] + p.plus : 1.f);
@@ -99,14 +102,16 @@ template <class S, bool Rms> static __global__ void __launch_bounds__(S::kBlock)
   for (int i = 0; i < 8; i++) w[i] = 1.f;
   const auto weights = [&](int64_t j, int count) {
     if (!p.gamma.base) return;
-    load8(p.gamma, 0, j, count, w);
+    load8(p.gamma.base, p.gamma.dtype, p.gamma.wide, j, count, w);
 #pragma unroll
     for (int i = 0; i < 8; i++) w[i] += p.plus;
   };
   if constexpr (S::kHeld) each_group<S>(t, p.h, weights);
   const int64_t stride = (int64_t)gridDim.x * S::kRows, steps = (p.rows + stride - 1) / stride;
   for (int64_t k = 0; k < steps; k++) {  // every thread takes every step: there are barriers inside
-    const int64_t row = (k * gridDim.x + blockIdx.x) * S::kRows + group, h = row < p.rows ? p.h : 0;
+    int64_t row = (k * gridDim.x + blockIdx.x) * S::kRows + group;
+    device::per_lane(row);
+    const int64_t h = row < p.rows ? p.h : 0;
     const float m = h && !Rms ? p.mu[row] : 0.f, r = h ? p.rstd[row] : 0.f;
     float s1 = 0.f, s2 = 0.f;
     const auto fetch = [&](int64_t j, int count) {
@@ -118,6 +123,7 @@ template <class S, bool Rms> static __global__ void __launch_bounds__(S::kBlock)
     };
     each_group<S>(t, h, [&](int64_t j, int count) {
       fetch(j, count);
+      device::per_lane(count);
 #pragma unroll
       for (int i = 0; i < 8; i++) {
         if (i >= count) continue;
@@ -131,11 +137,11 @@ template <class S, bool Rms> static __global__ void __launch_bounds__(S::kBlock)
     if constexpr (!Rms) s2 = row_reduce<S>(s2, device::Add{}, 0.f) * inverse;
     each_group<S>(t, h, [&](int64_t j, int count) {
       if (!S::kHeld) fetch(j, count);
-      float a[8], out[8], unused = 0.f;
+      float a[8], out[8];
       if (p.add.base) load8(p.add, row, j, count, a);
 #pragma unroll
       for (int i = 0; i < 8; i++) out[i] = r * (d[i] * w[i] - n[i] * s1 - s2) + (p.add.base ? a[i] : 0.f);
-      put8(p.dx, row * p.h + j, count, 1.f, out, unused);
+      store8(p.dx.base, p.dx.dtype, p.dx.wide, row * p.h + j, count, out);
     });
   }
   if constexpr (S::kHeld) {

@@ -42,7 +42,7 @@ inline Input input_of(const nvte_tensor *t, int64_t columns) {
   return i;
 }
 
-// n < 8 only where the row ends; what lies beyond reads as 0.
+// n: 1 to 8, below 8 only where the row ends; what lies beyond reads as 0.
 __device__ __forceinline__ void load8(const char *base, DType t, bool wide, int64_t at, int n, float (&v)[8]) {
   if (wide) {
     if (t == DType::bf16) device::load_f32<8>(reinterpret_cast<const device::bf16 *>(base) + at, v);
@@ -50,13 +50,14 @@ __device__ __forceinline__ void load8(const char *base, DType t, bool wide, int6
     else device::load_f32<8>(reinterpret_cast<const device::f16 *>(base) + at, v);
     return;
   }
+  device::per_lane(n);
 #pragma unroll
   for (int i = 0; i < 8; i++) {
-    v[i] = 0.f;
-    if (i >= n) continue;
-    if (t == DType::bf16) v[i] = device::to_f32(reinterpret_cast<const device::bf16 *>(base)[at + i]);
-    else if (t == DType::f32) v[i] = reinterpret_cast<const float *>(base)[at + i];
-    else v[i] = device::to_f32(reinterpret_cast<const device::f16 *>(base)[at + i]);
+    const int64_t k = at + (i < n ? i : 0);  // the first one again rather than a branch
+    if (t == DType::bf16) v[i] = device::to_f32(reinterpret_cast<const device::bf16 *>(base)[k]);
+    else if (t == DType::f32) v[i] = reinterpret_cast<const float *>(base)[k];
+    else v[i] = device::to_f32(reinterpret_cast<const device::f16 *>(base)[k]);
+    if (i >= n) v[i] = 0.f;
   }
 }
 __device__ __forceinline__ void load8(const Input &x, int64_t row, int64_t column, int n, float (&v)[8]) {
@@ -65,6 +66,7 @@ __device__ __forceinline__ void load8(const Input &x, int64_t row, int64_t colum
 template <class T> __device__ __forceinline__ void store8_as(char *base, bool wide, int64_t at, int n, const float (&v)[8]) {
   T *p = reinterpret_cast<T *>(base) + at;
   if (wide) return device::store_f32<8>(p, v);
+  device::per_lane(n);
 #pragma unroll
   for (int i = 0; i < 8; i++)
     if (i < n) p[i] = device::from_f32<T>(v[i]);
@@ -85,9 +87,11 @@ __device__ __forceinline__ void put8(const Target &y, int64_t at, int n, float s
 #pragma unroll
     for (int i = 0; i < 8; i++) v[i] = device::to_f32(device::from_f32<device::f16>(v[i]));
   }
+  int valid = n;
+  device::per_lane(valid);
 #pragma unroll
   for (int i = 0; i < 8; i++) {
-    if (i < n) amax = fmaxf(amax, fabsf(v[i]));
+    if (i < valid) amax = fmaxf(amax, fabsf(v[i]));
     if (fp8) v[i] *= scale;
   }
   switch (y.dtype) {

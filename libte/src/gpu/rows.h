@@ -32,6 +32,7 @@ template <class S, class Op> __device__ __forceinline__ float row_reduce(float v
 }
 // For a row's thread t: f(first column, numbers of it), once where the row is held.
 template <class S, class F> __device__ __forceinline__ void each_group(int t, int64_t h, F &&f) {
+#pragma unroll 1
   for (int64_t j = (int64_t)t * 8; j < h; j += S::kThreads * 8) f(j, j + 8 <= h ? 8 : (int)(h - j));
 }
 

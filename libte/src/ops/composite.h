@@ -183,6 +183,19 @@ inline void norm_forward(Steps &s, const nvte_norm_linear_forward_args &a) {
   s.gemm(a.x_quantized, a.weight_quantized, a.y, a.bias, nullptr, 0.f, flags);
 }
 
+// run() and workspace() of an implementation, for a back end's `back`.
+template <class Args, void (*Body)(Steps &, const Args &)> nvte_status run_steps(const Back &back, const nvte_exec *exec, const void *p) {
+  Steps s(back, *exec, false);
+  Body(s, *static_cast<const Args *>(p));
+  return s.status();
+}
+template <class Args, void (*Body)(Steps &, const Args &)> nvte_status query_steps(const Back &back, const nvte_exec *exec, const void *p, size_t *bytes) {
+  Steps s(back, *exec, true);
+  Body(s, *static_cast<const Args *>(p));
+  *bytes = s.bytes();
+  return s.status();
+}
+
 // ---- rules ----
 
 inline nvte_status needs_scale(const char *name, const nvte_tensor *q, uint32_t flags, bool ready) {

@@ -14,6 +14,8 @@ struct Rows {
   TE_DEVICE int64_t operator()(int64_t r) const {
     if (n == 0) return r * stride;
     int64_t at = 0;
+    per_lane(r);
+#pragma unroll 1
     for (int i = n - 1; i >= 0; i--) {
       at += r % size[i] * step[i];
       r /= size[i];

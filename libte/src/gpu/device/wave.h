@@ -34,6 +34,21 @@ template <class T> TE_DEVICE T shfl(T v, int lane) {
   return __shfl_sync(0xffffffffu, v, lane);
 #endif
 }
+// Rare address arithmetic on numbers that a wave has in common: AMD's compiler would give all of it scalar registers and run out of them.
+// For a bound that many comparisons share: makes them anew, where their masks would be kept in scalar registers.
+template <class T> TE_DEVICE void per_lane(T &v) {
+#if defined(TE_VENDOR_HIP) && defined(__AMDGCN__)
+  asm("" : "+v"(v));
+#else
+  (void)v;
+#endif
+}
+// How often loops over rows are unrolled; AMD has no scalar registers to spare for it.
+#if defined(TE_VENDOR_HIP)
+inline constexpr int kUnrollRows = 1;
+#else
+inline constexpr int kUnrollRows = 4;
+#endif
 TE_DEVICE int lane() { return (int)(threadIdx.x % kWave); }
 TE_DEVICE int wave() { return (int)(threadIdx.x / kWave); }
 

@@ -8,26 +8,28 @@ namespace {
 using gpu::Input;
 
 struct Forward {
+  static constexpr int kOutputs = 1;
   Input x;
   int activation;
-  __device__ void operator()(int64_t row, int64_t column, int n, float (&v)[8]) const {
-    gpu::load8(x, row, column, n, v);
+  __device__ void operator()(int64_t row, int64_t column, int n, float (&v)[1][8]) const {
+    gpu::load8(x, row, column, n, v[0]);
     device::visit_activation(activation, [&](auto f) {
 #pragma unroll
-      for (int i = 0; i < 8; i++) v[i] = f.value(v[i]);
+      for (int i = 0; i < 8; i++) v[0][i] = f.value(v[0][i]);
     });
   }
 };
 struct Backward {
+  static constexpr int kOutputs = 1;
   Input dy, x;
   int activation;
-  __device__ void operator()(int64_t row, int64_t column, int n, float (&v)[8]) const {
+  __device__ void operator()(int64_t row, int64_t column, int n, float (&v)[1][8]) const {
     float d[8];
-    gpu::load8(x, row, column, n, v);
+    gpu::load8(x, row, column, n, v[0]);
     gpu::load8(dy, row, column, n, d);
     device::visit_activation(activation, [&](auto f) {
 #pragma unroll
-      for (int i = 0; i < 8; i++) v[i] = d[i] * f.both(v[i]).slope;
+      for (int i = 0; i < 8; i++) v[0][i] = d[i] * f.both(v[0][i]).slope;
     });
   }
 };

@@ -50,59 +50,39 @@ struct Gate {
 template <class Args> Gate gate_of(const Args &a) { return {a.activation, (a.flags & NVTE_GATED_CLAMPED) != 0, a.limit, a.alpha, a.offset}; }
 
 struct Forward {
+  static constexpr int kOutputs = 1;
   Input x;
   Gate gate;
   int64_t h;
-  __device__ void operator()(int64_t row, int64_t column, int n, float (&v)[8]) const {
+  __device__ void operator()(int64_t row, int64_t column, int n, float (&v)[1][8]) const {
     float a[8], b[8];
     gpu::load8(x, row, column, n, a);
     gpu::load8(x, row, column + h, n, b);
-    gate.value(a, b, v);
+    gate.value(a, b, v[0]);
   }
 };
-// dx is seen as two maps side by side: the second of a pair finds the first one's reads in the cache.
 struct Backward {
+  static constexpr int kOutputs = 2;
   Input dy, x;
   Gate gate;
   int64_t h;
-  __device__ void operator()(int64_t row, int64_t column, int n, float (&v)[8]) const {
-    float b[8], d[8];
-    if (column + n <= h || column >= h) {
-      const int64_t c = column >= h ? column - h : column;
-      gpu::load8(x, row, c, n, v);
-      gpu::load8(x, row, c + h, n, b);
-      gpu::load8(dy, row, c, n, d);
-      gate.slopes(v, b, d);
-      if (column >= h) {
-#pragma unroll
-        for (int i = 0; i < 8; i++) v[i] = b[i];
-      }
-      return;
-    }
-    for (int i = 0; i < 8; i++) {  // across the middle: h is no multiple of 8
-      const int64_t c = column + i >= h ? column + i - h : column + i;
-      float one[8], two[8], dd[8];
-      gpu::load8(x.base, x.dtype, false, x.rows(row) + c, i < n, one);
-      gpu::load8(x.base, x.dtype, false, x.rows(row) + c + h, i < n, two);
-      gpu::load8(dy.base, dy.dtype, false, dy.rows(row) + c, i < n, dd);
-      gate.slopes(one, two, dd);
-      const float value = column + i >= h ? two[0] : one[0];
-#pragma unroll
-      for (int j = 0; j < 8; j++)  // v stays in registers
-        if (j == i) v[j] = value;
-    }
+  __device__ void operator()(int64_t row, int64_t column, int n, float (&v)[2][8]) const {
+    float d[8];
+    gpu::load8(x, row, column, n, v[0]);
+    gpu::load8(x, row, column + h, n, v[1]);
+    gpu::load8(dy, row, column, n, d);
+    gate.slopes(v[0], v[1], d);
   }
 };
 
 gpu::MapCall plan(const nvte_gated_activation_forward_args &a, gpu::Space &space) { return {*a.y, nullptr, false, space}; }
-gpu::MapCall plan(const nvte_gated_activation_backward_args &a, gpu::Space &space) { return {*a.dx, a.dbias, false, space}; }
+gpu::MapCall plan(const nvte_gated_activation_backward_args &a, gpu::Space &space) { return {*a.dx, a.dbias, false, space, 2}; }
 nvte_status launch(const nvte_exec &e, const nvte_gated_activation_forward_args &a, gpu::MapCall &call) {
   return call.run(e, Forward{gpu::input_of(a.x, call.y.k), gate_of(a), call.y.k});
 }
 nvte_status launch(const nvte_exec &e, const nvte_gated_activation_backward_args &a, gpu::MapCall &call) {
-  const int64_t h = call.y.k / 2;
-  Input x = gpu::input_of(a.x, h), dy = gpu::input_of(a.dy, h);
-  return call.run(e, Backward{dy, x, gate_of(a), h});
+  const int64_t h = call.shape.k;
+  return call.run(e, Backward{gpu::input_of(a.dy, h), gpu::input_of(a.x, h), gate_of(a), h});
 }
 
 const nvte_implementation table[] = {TE_GPU_PLANNED(gated_activation_forward), TE_GPU_PLANNED(gated_activation_backward)};

@@ -31,9 +31,7 @@ nvte_status validate_backward(const nvte_exec *, const void *p) {
 const linear::Back back = {call_op, nullptr};
 
 template <class Args, void (*Body)(linear::Steps &, const Args &)> nvte_status run(const nvte_exec *exec, const void *p) {
-  linear::Steps s(back, *exec, false);
-  Body(s, *static_cast<const Args *>(p));
-  return s.status();
+  return linear::run_steps<Args, Body>(back, exec, p);
 }
 const nvte_implementation forward_table[] = {
     {sizeof(nvte_implementation), "linear_forward", "cpu", 0, 0, nullptr, nullptr, run<nvte_linear_forward_args, linear::forward>}};

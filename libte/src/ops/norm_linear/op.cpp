@@ -25,16 +25,9 @@ nvte_status validate(const nvte_exec *, const void *p) {
 
 const linear::Back back = {call_op, nullptr};
 
-nvte_status run(const nvte_exec *exec, const void *p) {
-  linear::Steps s(back, *exec, false);
-  linear::norm_forward(s, *static_cast<const nvte_norm_linear_forward_args *>(p));
-  return s.status();
-}
+nvte_status run(const nvte_exec *exec, const void *p) { return linear::run_steps<nvte_norm_linear_forward_args, linear::norm_forward>(back, exec, p); }
 nvte_status workspace(const nvte_exec *exec, const void *p, size_t *bytes) {
-  linear::Steps s(back, *exec, true);
-  linear::norm_forward(s, *static_cast<const nvte_norm_linear_forward_args *>(p));
-  *bytes = s.bytes();
-  return s.status();
+  return linear::query_steps<nvte_norm_linear_forward_args, linear::norm_forward>(back, exec, p, bytes);
 }
 
 const nvte_implementation table[] = {{sizeof(nvte_implementation), "norm_linear_forward", "cpu", 0, 0, nullptr, workspace, run}};

@@ -41,18 +41,20 @@ __device__ __forceinline__ void transpose8x8(const uint2 (&in)[8], uint2 (&out)[
 
 // Full: the tile lies inside and everything is aligned for wide accesses. part: [row tiles, columns] partial column sums, or absent.
 template <class T, class Q, bool Full> __device__ __forceinline__ float tile(
-    const T *__restrict__ x, Rows rows, Q *__restrict__ y, Q *__restrict__ yt, int64_t m, int64_t k, float scale, float *__restrict__ part,
+    const T *__restrict__ x, const Rows &rows, Q *__restrict__ y, Q *__restrict__ yt, int64_t m, int64_t k, float scale, float *__restrict__ part,
     int64_t row0, int64_t col0, unsigned char *shared) {
   const int cg = (int)threadIdx.x % 16, rg = (int)threadIdx.x / 16;
   const int64_t r0 = row0 + rg * kSub, c0 = col0 + cg * kSub;
   float v[8][8];
-  if constexpr (Full) {
 #pragma unroll
-    for (int r = 0; r < 8; r++) load_f32<8>(x + rows(r0 + r) + c0, v[r]);
-  } else {
-    for (int r = 0; r < 8; r++)
+  for (int r = 0; r < 8; r++) {
+    const T *line = x + (Full || r0 + r < m ? rows(r0 + r) : 0) + c0;
+    if constexpr (Full) {
+      load_f32<8>(line, v[r]);
+    } else {
 #pragma unroll
-      for (int c = 0; c < 8; c++) v[r][c] = r0 + r < m && c0 + c < k ? to_f32(x[rows(r0 + r) + c0 + c]) : 0.f;
+      for (int c = 0; c < 8; c++) v[r][c] = r0 + r < m && c0 + c < k ? to_f32(line[c]) : 0.f;
+    }
   }
   float amax = 0.f;
   float sums[8] = {};

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// The composite on GPUs: the operators of ops/composite.h called through the host's table, in the caller's workspace.
+#include "ops/composite.h"
+
+#include "gpu/plugin.h"
+
+namespace te {
+namespace {
+
+linear::Back back() { return {gpu::host().call_op, gpu::host().workspace}; }
+
+template <class Args, void (*Body)(linear::Steps &, const Args &)> nvte_status run(const nvte_exec *e, const void *p) {
+  return linear::run_steps<Args, Body>(back(), e, p);
+}
+template <class Args, void (*Body)(linear::Steps &, const Args &)> nvte_status workspace(const nvte_exec *e, const void *p, size_t *bytes) {
+  return linear::query_steps<Args, Body>(back(), e, p, bytes);
+}
+
+const nvte_implementation table[] = {
+    {sizeof(nvte_implementation), "linear_forward", "gpu", 0, 0, nullptr, workspace<nvte_linear_forward_args, linear::forward>, run<nvte_linear_forward_args, linear::forward>},
+    {sizeof(nvte_implementation), "linear_backward", "gpu", 0, 0, nullptr, workspace<nvte_linear_backward_args, linear::backward>, run<nvte_linear_backward_args, linear::backward>}};
+}  // namespace
+namespace gpu {
+TE_GPU_IMPLEMENTATIONS(linear) = {table, 2};
+}
+}  // namespace te
