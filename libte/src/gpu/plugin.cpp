@@ -2,6 +2,7 @@
 // The plug-in's entry and the host words of plugin.h. Loads where there is no driver: device calls then return a status.
 #include "gpu/plugin.h"
 
+#include <cstddef>
 #include <cstdio>
 #include <mutex>
 #include <vector>
@@ -63,7 +64,13 @@ static const nvte_backend *backend() {
 }  // namespace te
 
 extern "C" NVTE_API const nvte_backend *nvte_backend_entry(const nvte_host *host) {
-  if (!host || host->struct_size < sizeof(nvte_host)) return nullptr;
+  if (!host || host->struct_size < offsetof(nvte_host, set_error) + sizeof host->set_error) return nullptr;
+  if (host->struct_size < sizeof(nvte_host)) {
+    char text[128];
+    std::snprintf(text, sizeof text, TE_GPU_NAME " plug-in needs a host table of %zu bytes, the library's has %zu", sizeof(nvte_host), host->struct_size);
+    host->set_error(NVTE_ERR_VERSION, text);
+    return nullptr;
+  }
   if (host->abi_version != NVTE_ABI_VERSION) {
     char text[128];
     std::snprintf(text, sizeof text, TE_GPU_NAME " plug-in speaks ABI version %d, the library %u", NVTE_ABI_VERSION, host->abi_version);

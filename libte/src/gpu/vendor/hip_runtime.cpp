@@ -69,8 +69,8 @@ hipError_t absent() { return runtime() ? hipErrorSharedObjectSymbolNotFound : hi
 
 #define TE_HIP_TRAMPOLINE(name, parameters, arguments)                            \
   hipError_t name parameters {                                                    \
-    static const auto f = reinterpret_cast<hipError_t(*) parameters>(symbol(#name)); \
-    return f ? f arguments : absent();                                            \
+    static const auto real = reinterpret_cast<hipError_t(*) parameters>(symbol(#name));       \
+    return real ? real arguments : absent();                                         \
   }
 
 extern "C" {
