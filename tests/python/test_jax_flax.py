@@ -27,15 +27,15 @@ def twin(v: Any, x: Any) -> Any:
         return c / jnp.sqrt((c * c).mean(-1, keepdims=True) + 1e-6) * p["scale"] + p["ln_bias"]
 
     a, m = v["attention"], v["mlp"]
-    qkv = jnp.einsum("bsk,khd->bshd", norm(a["norm"], x), a["qkv"]["kernel"]) + a["qkv"]["bias"]
-    q, k, v_ = jnp.split(qkv, 3, 2)
+    qkv = jnp.einsum("bsk,kgcd->bsgcd", norm(a["norm"], x), a["qkv"]["kernel"]) + a["qkv"]["bias"]
+    q, k, v_ = (qkv[..., i, :] for i in range(3))
     s = jnp.einsum("bqhd,bkhd->bhqk", q, k) / np.sqrt(q.shape[-1])
     s = jnp.where(jnp.tril(jnp.ones(s.shape[-2:], bool)), s, -jnp.inf)
     e = jnp.exp(s - s.max(-1, keepdims=True))
     o = jnp.einsum("bhqk,bkhd->bqhd", e / e.sum(-1, keepdims=True), v_)
     x = x + jnp.einsum("bqhd,hdn->bqn", o, a["out"]["kernel"]) + a["out"]["bias"]
-    h = norm(m["norm"], x) @ m["wi"]["kernel"] + m["wi"]["bias"]
-    h = h[..., :h.shape[-1] // 2] / (1 + jnp.exp(-h[..., :h.shape[-1] // 2])) * h[..., h.shape[-1] // 2:]
+    h = jnp.einsum("bsk,kci->bsci", norm(m["norm"], x), m["wi"]["kernel"]) + m["wi"]["bias"]
+    h = h[..., 0, :] / (1 + jnp.exp(-h[..., 0, :])) * h[..., 1, :]
     return x + h @ m["wo"]["kernel"] + m["wo"]["bias"]
 
 

@@ -86,6 +86,15 @@ def targets(logits: Any) -> Any:
     return F.cross_entropy(logits, jnp.where(jnp.arange(24) == 3, -100, jnp.arange(24) % 16))
 
 
+def layer(x: Any, qkv: Any, out: Any, wi: Any, wo: Any) -> Any:
+    """A TransformerLayer of libte_jax.flax, by its kernels."""
+    norm = {"scale": jnp.ones(16)}
+    params = {"attention": {"norm": norm, "qkv": {"kernel": qkv / 8}, "out": {"kernel": out / 8}},
+              "mlp": {"norm": norm, "wi": {"kernel": wi / 8}, "wo": {"kernel": wo / 8}}}
+    module = te.flax.TransformerLayer(16, 32, 2, layernorm_type="rmsnorm", mlp_activations=("silu", "linear"))
+    return module.apply({"params": params}, x, deterministic=True)
+
+
 X, UP, DOWN = ((8, 3, 16), ROWS), ((32, 16), P("t")), ((16, 32), P(None, "t"))
 WIDE = ((8, 3, 32), D_T)
 QKV = [((8, 4, 4, 8), D_T), ((8, 4, 2, 8), D_T), ((8, 4, 2, 8), D_T)]
@@ -107,6 +116,11 @@ CASES: dict[str, Case] = {
                         ["all-gather f32[16,16]", "all-reduce f32[2,3,16]", "reduce-scatter f32[16,4]"], ask=True),
     "gemm_inner": Case(lambda a, b: te.ops.gemm(a, b, flags="trans_a"), [((16, 8), P("d")), ((16, 6), P("d"))], [P()], ["all-reduce f32[8,6]"]),
     "gemm_epilogue": Case(lambda a, b: te.ops.gemm(a, b, flags="gelu"), [((8, 16), P("d")), ((16, 6), P(None, "t"))], [P("d", "t")]),
+    "transformer_layer": Case(grads(layer, 5), [X, ((16, 2, 3, 8), P(None, "t")), ((2, 8, 16), P("t")), ((16, 2, 32), P(None, None, "t")),
+                                                ((32, 16), P("t"))],
+                              [ROWS, P(None, "t"), P("t"), P(None, None, "t"), P("t")],
+                              ["all-reduce f32[2,3,16]"] * 4 + ["all-reduce f32[24,16]", "all-reduce f32[16,8]", "all-reduce f32[2,16,16]",
+                                                                "all-reduce f32[16,16]"], ask=True, exact=False),
     "rmsnorm": Case(F.rmsnorm, [X, GAMMA], [ROWS]),
     "rmsnorm_gradients": Case(grads(F.rmsnorm, 2), [X, GAMMA], [ROWS, P()], ["all-reduce f32[16]"], exact=False),
     "layernorm_gradients": Case(grads(lambda x, g, b, r: sum(F.layernorm(x, g, b, r)), 4), [X, GAMMA, GAMMA, X], [ROWS, P(), P(), ROWS],
@@ -116,6 +130,8 @@ CASES: dict[str, Case] = {
     "norm_is_whole_rows": Case(F.rmsnorm, [((8, 3, 16), D_T), GAMMA], [ROWS], ["all-gather f32[2,3,16]"]),
     "activation": Case(grads(F.activation, 1), [WIDE], [D_T]),
     "gated_activation": Case(grads(F.gated_activation, 1), [X], [ROWS]),
+    "gated_pairs": Case(grads(lambda x: F.gated_activation(x, pairs=True), 1), [((8, 3, 2, 16), P("d", None, None, "t"))],
+                        [P("d", None, None, "t")]),
     "softmax": Case(grads(lambda x: F.softmax(x, mask_kind="causal"), 1), [((8, 4, 6, 6), P("d", "t"))], [P("d", "t")]),
     "rope": Case(grads(lambda x: F.rope(x, FREQS, format="bshd"), 1), [((8, 4, 4, 8), D_T)], [D_T]),
     "attention": Case(causal, QKV, [D_T]),
@@ -181,6 +197,8 @@ def run(case: Case, mesh: Any) -> dict[str, Any]:
 def main() -> None:
     mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(4, 2), ("d", "t"))
     for name, case in CASES.items():
+        if len(sys.argv) > 1 and not re.search(sys.argv[1], name):
+            continue
         try:
             with mesh:
                 print(json.dumps([name, run(case, mesh)]), flush=True)

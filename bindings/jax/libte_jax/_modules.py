@@ -93,6 +93,7 @@ class Dense(Flavour):
     kernel_init: Initializer = _kernel_init
     bias_init: Initializer = _zeros
     dtype: Any = None
+    pairs: bool = False  # of features (2, n) n is what devices may cut, not 2
 
     def _params(self, width: Any) -> Params:
         features = _tuple(self.features)
@@ -111,13 +112,15 @@ class Dense(Flavour):
         contracted = tuple(x.shape[a] for a in axes)
         k, n = prod(contracted), prod(features)
         p = {name: v.astype(x.dtype) for name, v in self._values(contracted).items()}
-        bias = p["bias"].reshape(n) if self.use_bias else None
+        matrix = (2, n // 2) if self.pairs else (n,)
+        bias = p["bias"].reshape(matrix) if self.use_bias else None
+        weight = jnp.moveaxis(p["kernel"].reshape(k, *matrix), 0, -1)
         lead = tuple(x.shape[i] for i in rest)
         fp8 = delayed()
         meta = None if fp8 is None else self._meta(fp8)
         if meta is not None and meta.fp8 != fp8:
             raise ValueError(f"{COLLECTION}: the state was made for {meta.fp8}, but the recipe is {fp8}")
-        y = F.linear(x.transpose(*rest, *axes).reshape(*lead, k), p["kernel"].reshape(k, n).T, bias, current_recipe(), meta)
+        y = F.linear(x.transpose(*rest, *axes).reshape(*lead, k), weight, bias, current_recipe(), meta)
         return y.reshape(*lead, *features)
 
 
@@ -168,14 +171,15 @@ class NormMLP(Flavour):
         dense = {"use_bias": self.use_bias, "kernel_init": self.kernel_init, "bias_init": self.bias_init, "dtype": self.dtype}
         norm = {"epsilon": self.epsilon, "zero_centered_gamma": self.zero_centered_gamma, "dtype": self.dtype}
         return {"norm": (norm_kind(self.layernorm_type), width, norm),
-                "wi": ("DenseGeneral", (width,), {"features": self.intermediate_dim * (2 if self._gated() else 1), **dense}),
+                "wi": ("DenseGeneral", (width,), {"features": (2, self.intermediate_dim) if self._gated() else self.intermediate_dim,
+                                                     "pairs": self._gated(), **dense}),
                 "wo": ("DenseGeneral", (self.intermediate_dim,), {"features": width, **dense})}
 
     def _forward(self, x: Array, deterministic: bool = False) -> tuple[Array, Optional[Array]]:
         name, width = self.activations[0], x.shape[-1]
         h = self._part("norm", width)(x)
         a = self._part("wi", width)(h)
-        a = F.gated_activation(a, name) if self._gated() else a if name == "linear" else F.activation(a, name)
+        a = F.gated_activation(a, name, pairs=True) if self._gated() else a if name == "linear" else F.activation(a, name)
         y = self._part("wo", width)(self._dropped(a, self.intermediate_dropout_rate, deterministic))
         return y, h if self.return_layernorm_output else None
 
@@ -232,30 +236,31 @@ class MultiHead(Flavour):
     def _parts(self, width: int) -> Parts:
         h, d = self.num_attention_heads, self.head_dim
         groups = self.num_gqa_groups or h
+        if h % groups:
+            raise ValueError(f"num_attention_heads must be a multiple of num_gqa_groups, got {h} and {groups}")
         dense = {"use_bias": self.use_bias, "kernel_init": self.kernel_init, "bias_init": self.bias_init, "dtype": self.dtype}
         norm = {"epsilon": self.layernorm_epsilon, "zero_centered_gamma": self.zero_centered_gamma, "dtype": self.dtype}
         attention = {"head_dim": d, "num_attention_heads": h, "num_gqa_groups": groups, "attention_dropout": self.attention_dropout,
                      "attn_mask_type": self.attn_mask_type, "dtype": self.dtype}
         return ({"norm": (norm_kind(self.layernorm_type), width, norm)} if self.input_layernorm else {}) | {
-            "qkv": ("DenseGeneral", (width,), {"features": (h + 2 * groups, d), **dense}),
+            "qkv": ("DenseGeneral", (width,), {"features": (groups, h // groups + 2, d), **dense}),
             "query": ("DenseGeneral", (width,), {"features": (h, d), **dense}),
-            "kv": ("DenseGeneral", (width,), {"features": (2 * groups, d), **dense}),
+            "kv": ("DenseGeneral", (width,), {"features": (groups, 2, d), **dense}),
             "attention": ("DotProductAttention", None, attention),
             "out": ("DenseGeneral", (h, d), {"features": width, "axis": (-2, -1), **dense})}
 
     def _forward(self, inputs_q: Array, inputs_kv: Array, mask: Optional[Array] = None, bias: Optional[Array] = None, *,
                  deterministic: bool = False) -> tuple[Array, Optional[Array]]:
         h, d, width = self.num_attention_heads, self.head_dim, inputs_q.shape[-1]
-        groups = self.num_gqa_groups or h
         x, same = inputs_q, inputs_q is inputs_kv
         if self.input_layernorm:
             x = self._part("norm", width)(x)
         if same:
-            qkv = self._part("qkv", width)(x)
-            q, k, v = qkv[..., :h, :], qkv[..., h:h + groups, :], qkv[..., h + groups:, :]
+            kv = self._part("qkv", width)(x)  # [b, s, groups, the group's queries, then its key and value, d]
+            q = kv[..., :-2, :].reshape(*x.shape[:-1], h, d)
         else:
             q, kv = self._part("query", width)(x), self._part("kv", width)(inputs_kv)
-            k, v = kv[..., :groups, :], kv[..., groups:, :]
+        k, v = kv[..., -2, :], kv[..., -1, :]
         if self.enable_rotary_pos_emb:
             angles = jnp.outer(jnp.arange(max(q.shape[1], k.shape[1])), self.rotary_base ** -(jnp.arange(0, d, 2) / d))
             freqs = jnp.concatenate([angles, angles], -1).astype(jnp.float32)

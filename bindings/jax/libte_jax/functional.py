@@ -16,6 +16,7 @@ from libte.grads import GRADIENTS
 from libte.schema import OPS
 
 from . import ops
+from .partition import PAIRS
 
 _CURRENT, _POW2, _SPLIT = 1, 2, 32  # NVTE_LINEAR_*
 
@@ -26,7 +27,7 @@ class _Config(NamedTuple):
 
 
 @lru_cache(maxsize=None)
-def _differentiable(name: str) -> Any:
+def _differentiable(name: str, view: str = "") -> Any:
     """(config, {slot: input}) -> {output: array}, for a row of the table with one backward step."""
     row = GRADIENTS[name]
     (step,) = row.steps
@@ -35,7 +36,7 @@ def _differentiable(name: str) -> Any:
 
     @partial(jax.custom_vjp, nondiff_argnums=(0,))
     def run(config: _Config, inputs: dict[str, Array]) -> dict[str, Array]:
-        return ops.call(name, inputs, dict.fromkeys(config.outputs), dict(config.scalars))
+        return ops.call(name + view, inputs, dict.fromkeys(config.outputs), dict(config.scalars))
 
     def keep(config: _Config, inputs: dict[str, Array]) -> Any:
         asked = dict.fromkeys(config.outputs)
@@ -43,7 +44,7 @@ def _differentiable(name: str) -> Any:
             options = source.split("|")
             if not source.startswith("grad:") and not any(o in inputs or o in asked for o in options):
                 asked.update({o: None for o in options if o in written and not forward.field(o).quantized})
-        out = ops.call(name, inputs, asked, dict(config.scalars))
+        out = ops.call(name + view, inputs, asked, dict(config.scalars))
         saved = {}
         for source in step.inputs.values():
             value = next((v for o in source.split("|") for v in (out.get(o), inputs.get(o)) if v is not None), None)
@@ -60,7 +61,7 @@ def _differentiable(name: str) -> Any:
             if have or not backward.field(field).optional:
                 asked[field] = ops.dtype_name(primals[have[0]].dtype) if have else None
         known = {s.name for s in backward.scalars}
-        made = ops.call(step.op, {f: v for f, v in given.items() if v is not None}, asked,
+        made = ops.call(step.op + view, {f: v for f, v in given.items() if v is not None}, asked,
                         {n: v for n, v in config.scalars if n in known} | dict(step.scalars))
         result: dict[str, Any] = dict.fromkeys(primals)  # None: no gradient
         for field, targets in step.results.items():
@@ -73,9 +74,9 @@ def _differentiable(name: str) -> Any:
     return run
 
 
-def _apply(name: str, inputs: dict[str, Any], outputs: tuple[str, ...], **scalars: Any) -> dict[str, Array]:
+def _apply(name: str, inputs: dict[str, Any], outputs: tuple[str, ...], view: str = "", **scalars: Any) -> dict[str, Array]:
     present = {k: jnp.asarray(v) for k, v in inputs.items() if v is not None}
-    return _differentiable(name)(_Config(outputs, tuple(scalars.items())), present)
+    return _differentiable(name, view)(_Config(outputs, tuple(scalars.items())), present)
 
 
 def rmsnorm(x: Array, gamma: Optional[Array] = None, residual: Optional[Array] = None, *, epsilon: float = 1e-5,
@@ -100,10 +101,13 @@ def activation(x: Array, activation: str = "gelu") -> Array:
     return _apply("activation_forward", {"x": x}, ("y",), activation=activation)["y"]
 
 
-def gated_activation(x: Array, activation: str = "silu", *, limit: Optional[float] = None, alpha: float = 1.702, offset: float = 1.0) -> Array:
-    """f(x[..., :H]) * x[..., H:]; with `limit` the clamped form."""
+def gated_activation(x: Array, activation: str = "silu", *, pairs: bool = False, limit: Optional[float] = None, alpha: float = 1.702,
+                     offset: float = 1.0) -> Array:
+    """f(x[..., :H]) * x[..., H:]; with `limit` the clamped form. pairs: x is [..., 2, H] instead, and H may be cut over devices."""
     clamp: dict[str, Any] = {} if limit is None else {"flags": "clamped", "limit": limit, "alpha": alpha, "offset": offset}
-    return _apply("gated_activation_forward", {"x": x}, ("y",), activation=activation, **clamp)["y"]
+    if pairs and x.shape[-2:-1] != (2,):
+        raise ValueError(f"gated_activation: x must be [..., 2, H] with pairs, got {list(x.shape)}")
+    return _apply("gated_activation_forward", {"x": x}, ("y",), PAIRS if pairs else "", activation=activation, **clamp)["y"]
 
 
 def softmax(x: Array, mask: Optional[Array] = None, *, scale: float = 1.0, mask_kind: str = "none") -> Array:
@@ -233,12 +237,16 @@ def _codes(q: ops.Quantized) -> ops.Quantized:
     return ops.Quantized(q.data, scale_inv=q.scale_inv)
 
 
+def _view(weight: Array) -> str:
+    return PAIRS if weight.ndim == 3 else ""
+
+
 def _fp8_forward(fp8: Fp8, x: Array, weight: Array, bias: Optional[Array], meta: Optional[Fp8Meta]) -> Any:
     def out(i: int) -> ops.Output:
         return ops.Output(fp8.forward, compute_scale=True) if meta is None else ops.Output(fp8.forward, scale=meta.scale[i])
 
     return ops.linear_forward(x, weight, bias, x_quantized=out(0), weight_quantized=out(1), y=x.dtype,  # type: ignore[attr-defined]
-                              flags=fp8.forward_flags)
+                              flags=fp8.forward_flags, view=_view(weight))
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -257,7 +265,7 @@ def _fp8_pull(fp8: Fp8, residuals: Any, dy: Array) -> Any:
     xq, wq, amaxes, (x, weight, bias), meta = residuals
     want = ops.Output(fp8.backward, compute_scale=True) if meta is None else ops.Output(fp8.backward, scale=meta.scale[2])
     out = ops.linear_backward(dy, xq, wq, dy_quantized=want, dx=x.dtype, dweight=weight.dtype,  # type: ignore[attr-defined]
-                              dbias=None if bias is None else bias.dtype, flags=fp8.backward_flags)
+                              dbias=None if bias is None else bias.dtype, flags=fp8.backward_flags, view=_view(weight))
     new = None
     if meta is not None:
         seen = ops.greatest(jnp.concatenate([*amaxes, out.dy_quantized.amax]), meta.amax_history)
@@ -269,9 +277,12 @@ _fp8_linear.defvjp(_fp8_keep, _fp8_pull)
 
 
 def linear(x: Array, weight: Array, bias: Optional[Array] = None, fp8: Optional[recipes.Recipe] = None, meta: Optional[Fp8Meta] = None) -> Array:
-    """x weight^T + bias, weight [N, K]. With a recipe the operands and the gradient are quantised; delayed scaling needs `meta`."""
+    """x weight^T + bias, weight [N, K]; of weight [2, N, K] (and bias [2, N]) the result is [..., 2, N]. With a recipe the operands and the gradient
+    are quantised; delayed scaling needs `meta`."""
+    if weight.ndim == 3 and weight.shape[0] != 2:
+        raise ValueError(f"linear: weight must be [N, K] or [2, N, K], got {list(weight.shape)}")
     if fp8 is None:
-        return _apply("linear_forward", {"x": x, "weight": weight, "bias": bias}, ("y",))["y"]
+        return _apply("linear_forward", {"x": x, "weight": weight, "bias": bias}, ("y",), _view(weight))["y"]
     config = Fp8.of(fp8)
     if config.current != (meta is None):
         raise ValueError("linear: meta must be given for delayed scaling, and only then")

@@ -189,14 +189,14 @@ IN_PLACE = {"rmsnorm_forward": ("x", "y"), "layernorm_forward": ("x", "y"), "act
 def call(name: str, inputs: dict[str, Array], outputs: dict[str, Optional[str]], scalars: dict[str, Any], in_place: bool = False) -> dict[str, Array]:
     """An operator by slots. `outputs`: the slots to make and their dtypes (None = the operator's first); a slot that is in both is updated, and
     with `in_place` the result takes the input's memory (both functionally: XLA copies where the old value is still needed)."""
-    op = OPS[name]
+    op = OPS[name.removesuffix(_partition.PAIRS)]
     if in_place and name not in IN_PLACE:
         raise errors.InvalidArgumentError(f"nvte_{name}: in_place must be False, since no result may take an input's memory; it may for "
                                           f"{', '.join(IN_PLACE)}")
     numbers = {s.name: _call.number(op, s, scalars.get(s.name, s.default)) for s in op.scalars if not any(f.count == s.name for f in op.fields)}
     for n, v in numbers.items():
         if v is None:
-            raise errors.InvalidArgumentError(f"nvte_{name}: {n} is required")
+            raise errors.InvalidArgumentError(f"nvte_{op.name}: {n} is required")
     named = {s.name: _call.NAME[numbers[s.name][:2]] if s.kind == "dtype" else numbers[s.name] for s in op.scalars if s.name in numbers}
     given = {s.name: inputs[s.name] for s in op.slots if s.name in inputs}
     asked = {s.name: outputs[s.name] for s in op.slots if s.name in outputs}
@@ -216,6 +216,12 @@ def call(name: str, inputs: dict[str, Array], outputs: dict[str, Optional[str]],
 
 def raw(name: str, inputs: dict[str, Array], outputs: dict[str, Optional[str]], scalars: dict[str, Any], in_place: bool = False) -> dict[str, Array]:
     """`call` on one device's arrays, with scalars as numbers and dtypes by name. An i64 input may come as pairs of i32."""
+    if name.endswith(_partition.PAIRS):
+        base = name.removesuffix(_partition.PAIRS)
+        merged = _partition.MERGED[base]
+        out = raw(base, {s: x.reshape(_partition.flat(x.shape, merged.get(s))) for s, x in inputs.items()}, outputs, scalars)
+        return {s: x if s not in merged else x.reshape(*x.shape[:merged[s]], 2, x.shape[merged[s]] // 2, *x.shape[len(x.shape) + merged[s] + 1:])
+                for s, x in out.items()}
     op = OPS[name]
     inputs = {s.name: inputs[s.name] for s in op.slots if s.name in inputs}
     wide = {s.name for s in op.slots if s.name in inputs and s.part == "data" and "i64" in op.field(s.field).dtypes
@@ -268,7 +274,7 @@ def _direct(arrays: Iterable[Array]) -> bool:
 def _whole(name: str, given: tuple[str, ...], outputs: tuple[tuple[str, Optional[str]], ...], scalars: tuple[tuple[str, Any], ...],
            in_place: bool) -> Any:
     """(*inputs) -> outputs in order, of one call: cut over devices by `partition`, batched over leading dimensions where the schema lets it."""
-    op, asked, numbers = OPS[name], dict(outputs), dict(scalars)
+    op, asked, numbers = OPS[name.removesuffix(_partition.PAIRS)], dict(outputs), dict(scalars)
 
     def function(*operands: Array) -> tuple[Array, ...]:
         return tuple(raw(name, dict(zip(given, operands)), asked, numbers, in_place).values())
@@ -374,7 +380,7 @@ def _make(name: str) -> Callable[..., Any]:
     counts = {f.count for f in op.fields if f.count}
     result = namedtuple(name, gives)  # type: ignore[misc]
 
-    def function(*args: Any, in_place: bool = False, **kwargs: Any) -> Any:
+    def function(*args: Any, in_place: bool = False, view: str = "", **kwargs: Any) -> Any:
         if len(args) > len(takes):
             raise TypeError(f"{name} takes the inputs {', '.join(takes)}; outputs and scalars are keywords")
         values = dict(zip(takes, args))
@@ -398,7 +404,7 @@ def _make(name: str) -> Callable[..., Any]:
                     outputs[n] = None
             else:
                 _want(op, n, v, inputs, outputs)
-        out = call(name, inputs, outputs, {s.name: values[s.name] for s in op.scalars if s.name in values}, in_place)
+        out = call(name + view, inputs, outputs, {s.name: values[s.name] for s in op.scalars if s.name in values}, in_place)
         if any(hasattr(v, "__dlpack__") and not isinstance(v, Array) for v in values.values()):
             jax.block_until_ready(out)  # their owners may write to them once this returns
         fields = [_collect(op, n, out) for n in gives]

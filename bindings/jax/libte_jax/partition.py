@@ -34,6 +34,21 @@ SUMS: dict[str, dict[str, tuple[str, ...]]] = {"linear_forward": {"y": ("K",)}, 
 ONCE: dict[str, dict[str, str]] = {"linear_forward": {"bias": "y"}, "linear_backward": {"dweight": "dweight"}, "gemm": {"bias": "d", "c": "d"}}
 
 
+# A pair of equal halves that stand one after the other in a dimension of these arguments (gate and linear part; the weights that make them) may
+# be a dimension of its own before it, so that devices can cut both halves alike: [*, 2, H] instead of [*, 2 * H]. Operators on such arguments
+# are named with this suffix.
+PAIRS = ":pairs"
+_LINEAR = {"weight": -2, "dweight": -2, "weight_quantized": -2, "bias": -1, "dbias": -1, "y": -1, "dy": -1, "dy_quantized": -1}
+_GATED = {"x": -1, "dx": -1}
+MERGED: dict[str, dict[str, int]] = {"linear_forward": _LINEAR, "linear_backward": _LINEAR, "gated_activation_forward": _GATED,
+                                     "gated_activation_backward": _GATED}
+
+
+def flat(shape: Shape, at: Optional[int]) -> Shape:
+    """The shape with the pair in its dimension `at` again."""
+    return shape if at is None else (*shape[:at - 1], shape[at - 1] * shape[at], *shape[len(shape) + at + 1:])
+
+
 class Rule(NamedTuple):
     """The factors of a call's arguments, by slot."""
 
@@ -71,6 +86,8 @@ class Part(NamedTuple):
 # ---- the rules ----
 def rule_of(name: str, shapes: dict[str, Shape], scalars: dict[str, Any]) -> Rule:
     """The rule of a call from the shapes of its present slots."""
+    if name.endswith(PAIRS):
+        return _pairs(name.removesuffix(PAIRS), shapes, scalars)
     op = OPS[name]
     if any(f.count for f in op.fields):
         return _whole(shapes)
@@ -103,6 +120,19 @@ def _from_schema(op: Op, shapes: dict[str, Shape]) -> Rule:
     sums = {n: named or lead for n, named in sums.items() if n in shapes and n not in ("amax", "loss")}
     maxes = {s.name: _factors(op, s.field, dims) for s in op.slots if s.part == "amax" and s.name in dims}
     return Rule(dims, lead + tuple(n for n in free if n == "T"), sums, maxes, {i: o for i, o in ONCE.get(op.name, {}).items() if i in dims})
+
+
+def _pairs(name: str, shapes: dict[str, Shape], scalars: dict[str, Any]) -> Rule:
+    merged, gated = MERGED[name], MERGED[name] is _GATED
+    base = rule_of(name, {s: flat(shape, merged.get(s)) for s, shape in shapes.items()}, scalars)
+    half = "H" if gated else "N"
+    dims = dict(base.dims)
+    for s, d in base.dims.items():
+        if s in merged:
+            dims[s] = (*d[:merged[s]], None, half, *d[len(d) + merged[s] + 1:])
+        elif gated and s in ("y", "dy"):
+            dims[s] = (*d[:-1], half)
+    return base._replace(dims=dims)
 
 
 def _factors(op: Op, field: str, dims: dict[str, Dims]) -> tuple[str, ...]:
