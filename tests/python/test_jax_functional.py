@@ -101,6 +101,20 @@ def test_dropout_replays_its_mask() -> None:
     assert not np.array_equal(y, F.dropout(x, other, 0.5))
 
 
+def test_x12_attention_dropout_is_a_function_of_its_key(rng: np.random.Generator) -> None:
+    q, k, v = (jnp.asarray(rng.standard_normal((2, 9, 2, 4), dtype=np.float32)) for _ in range(3))
+
+    def pulled(seed: int) -> list[Any]:
+        y, pull = jax.vjp(lambda *a: F.attention(*a, key=jax.random.key(seed), dropout=0.5), q, k, v)
+        first, second = pull(y), pull(y)
+        for a, b in zip(first, second):
+            assert np.array_equal(a, b)
+        return [y, *first]
+
+    for a, b, c in zip(pulled(1), pulled(1), pulled(2)):
+        assert np.array_equal(a, b) and not np.array_equal(a, c)
+
+
 @pytest.mark.parametrize("make", [recipe.Float8CurrentScaling, lambda: recipe.DelayedScaling(amax_history_len=4)])
 def test_fp8_linear(rng: np.random.Generator, make: Callable[[], Any]) -> None:
     r = make()

@@ -203,14 +203,16 @@ def call(name: str, inputs: dict[str, Array], outputs: dict[str, Optional[str]],
     if _direct(given.values()):
         return raw(name, given, asked, named, in_place)
     run = _whole(name, tuple(given), tuple(asked.items()), tuple(named.items()), in_place)
-    if hasattr(jax.sharding, "auto_axes"):
-        mesh = jax.sharding.get_abstract_mesh()
-        if any(t == jax.sharding.AxisType.Explicit for t in mesh.axis_types):  # shardings are in types: say those of the results
-            results = jax.eval_shape(run, *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in given.values()))
-            sizes = {s: tuple(x.shape) for s, x in (*given.items(), *zip(asked, results))}
-            rule = _partition.rule_of(name, sizes, named)
-            shardings = _partition.result_shardings(rule, sizes, mesh, {s: jax.typeof(x).sharding for s, x in given.items()}, tuple(asked))
-            run = jax.sharding.auto_axes(run, out_sharding=tuple(s.spec for s in shardings))
+    mesh = jax.sharding.get_abstract_mesh()
+    if hasattr(jax, "shard_map") and any(t == jax.sharding.AxisType.Explicit for t in mesh.axis_types):
+        # Shardings are in types: the cut is known here, and types of the results follow from it.
+        results = jax.eval_shape(run, *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in given.values()))
+        sizes = {s: tuple(x.shape) for s, x in (*given.items(), *zip(asked, results))}
+        part, out, into = _partition.plan(raw, name, asked, named, _partition.rule_of(name, sizes, named), sizes, mesh,
+                                          {s: jax.typeof(x).sharding for s, x in given.items()}, dict.fromkeys(asked))
+        run = jax.shard_map(lambda *a: tuple(part(*a)), mesh=mesh, in_specs=tuple(s.spec for s in into), out_specs=tuple(s.spec for s in out),
+                            check_vma=False)
+        given = {s: jax.sharding.reshard(x, to) for (s, x), to in zip(given.items(), into)}
     return dict(zip(asked, run(*given.values())))
 
 
