@@ -5,6 +5,7 @@
 #include "gpu/device/activation.h"
 #include "gpu/device/tile.h"
 #include "gpu/quantized.h"
+#include "ops/gemm/gpu.h"
 
 namespace te {
 namespace {
@@ -36,17 +37,17 @@ struct Call {
   Quantised q;
 };
 
-// `count` sums of one column, kSlab apart, become elements of D from `row` on.
+// `count` sums of one column, `step` apart, become elements of D from `row` on.
 constexpr int kSlab = kWaveN + 4;
 static_assert(kWaveN == kWave, "a lane owns a column of the wave's tile");
-__device__ __forceinline__ void finish_rows(const Call &g, const float *sums, int64_t row, int count, int64_t column, double factor, float scale,
+__device__ __forceinline__ void finish_rows(const Call &g, const float *sums, int64_t step, int64_t row, int count, int64_t column, double factor, float scale,
                                             float &amax, float &down) {
   const DType t = g.d.dtype;
   const bool fp8 = t >= DType::e4m3;
   const float bias = g.bias ? load_one(g.bias, g.bias_dtype, column) : 0.f;
 #pragma unroll 1
   for (int i = 0; i < count; i++) {
-    float v = sums[i * kSlab];
+    float v = sums[i * step];
     // in double: the three factors may leave f32's range on the way to a result that does not
     if (factor != 1.0) v = (float)((double)v * factor);
     if (g.c.base) v += g.beta * load_one(g.c.base, g.c.dtype, g.c.rows(row + i) + column);
@@ -133,7 +134,7 @@ template <class T> __global__ void __launch_bounds__(kThreads) gemm_kernel(Call 
       for (int e = 0; e < kPiece; e++) slab[piece_row(e) * kSlab + j * 16 + piece_column(e)] = sum[i][j].v[e];
     __syncthreads();
     const int64_t row = m0 + wave_m * kWaveM + i * 16;
-    if (column < g.n) finish_rows(g, slab + lane(), row, g.m - row < 16 ? (int)(g.m - row) : 16, column, factor, scale, amax, down);
+    if (column < g.n) finish_rows(g, slab + lane(), kSlab, row, g.m - row < 16 ? (int)(g.m - row) : 16, column, factor, scale, amax, down);
   }
   if (g.sums) {  // columns of a tile: the waves above one another, in order
     float *share = reinterpret_cast<float *>(tiles);
@@ -146,6 +147,26 @@ template <class T> __global__ void __launch_bounds__(kThreads) gemm_kernel(Call 
       for (int w = 0; w < kWavesM; w++) total += share[w * kTile + threadIdx.x];
       g.sums[tile_m * g.n + n0 + threadIdx.x] = total;
     }
+  }
+  gpu::finish<kThreads>(g.q, amax, (int)blockIdx.x, 0);
+}
+
+// The same from sums in memory: a tile a block, half of its rows a thread.
+__global__ void __launch_bounds__(kThreads) finish_kernel(Call g, const float *sums) {
+  __shared__ float share[2][kTile];
+  const int64_t tile_m = g.tiles_n > 0 ? (int64_t)blockIdx.x / g.tiles_n : 0, tile_n = g.tiles_n > 0 ? (int64_t)blockIdx.x % g.tiles_n : 0;
+  const int half = (int)threadIdx.x / kTile, x = (int)threadIdx.x % kTile;
+  const int64_t row = tile_m * kTile + half * (kTile / 2), column = tile_n * kTile + x;
+  const double factor = (double)g.alpha * (g.scale_a ? *g.scale_a : 1.f) * (g.scale_b ? *g.scale_b : 1.f);
+  float amax = 0.f, down = 0.f;
+  if (column < g.n && row < g.m) {
+    const int count = g.m - row < kTile / 2 ? (int)(g.m - row) : kTile / 2;
+    finish_rows(g, sums + row * g.n + column, g.n, row, count, column, factor, gpu::scale_of(g.q), amax, down);
+  }
+  if (g.sums) {
+    share[half][x] = down;
+    __syncthreads();
+    if (half == 0 && column < g.n) g.sums[tile_m * g.n + column] = share[0][x] + share[1][x];
   }
   gpu::finish<kThreads>(g.q, amax, (int)blockIdx.x, 0);
 }
@@ -230,46 +251,69 @@ nvte_status sum_operand(const nvte_exec &e, const Operand &a, const float *scale
   return gpu::sum_columns(e, part, parts, a.n, out);
 }
 
+// Fills g and, around launch(blocks), does what is left: dbias, amax.
+template <class F> nvte_status with_call(const nvte_exec &e, const nvte_gemm_args &a, void *memory, F &&launch) {
+  const Space space(a);
+  Call g = {};
+  g.a = source(*a.a, !(a.flags & NVTE_GEMM_TRANS_A), &g.scale_a);
+  g.b = source(*a.b, a.flags & NVTE_GEMM_TRANS_B, &g.scale_b);
+  g.m = g.a.n, g.n = g.b.n, g.k = g.a.k;
+  g.tiles_m = gpu::ceil_div(g.m, kTile), g.tiles_n = gpu::ceil_div(g.n, kTile);
+  g.alpha = a.alpha, g.beta = a.beta;
+  g.d = matrix(a.d->data);
+  g.columnwise = matrix(a.d->columnwise);
+  if (!g.d.base) g.d.dtype = g.columnwise.dtype;
+  if (a.beta != 0) g.c = given(a.c) ? matrix(a.c) : matrix(a.d);
+  g.aux = matrix(a.aux);
+  g.bias = given(a.bias) ? address_as<const char>(a.bias->data) : nullptr;
+  g.bias_dtype = g.bias ? dtype_of(a.bias->data.dtype) : DType::f32;
+  g.gelu = a.flags & NVTE_GEMM_GELU;
+  g.dgelu = a.flags & NVTE_GEMM_DGELU;
+  auto *floats = static_cast<float *>(memory);
+  nvte_status status = gpu::prepare(e, *a.d, floats, &g.q);
+  if (status != NVTE_OK) return status;
+  float *part = floats + space.amax;
+  if (given(a.dbias) && !g.dgelu && (status = sum_operand(e, g.a, g.scale_a, part, a.dbias->data)) != NVTE_OK) return status;
+  if (given(a.dbias) && g.dgelu && g.tiles_m > 0) g.sums = part;
+  launch(g, (unsigned)space.blocks);
+  if ((status = gpu::launched("gemm")) != NVTE_OK) return status;
+  if ((status = gpu::finish_amax(e, *a.d, g.q, (int)space.blocks)) != NVTE_OK) return status;
+  return given(a.dbias) && g.dgelu ? gpu::sum_columns(e, part, g.tiles_m, g.n, a.dbias->data) : NVTE_OK;
+}
+
 nvte_status run(const nvte_exec *e, const void *p) {
   const auto &a = *static_cast<const nvte_gemm_args *>(p);
   return gpu::guarded(e, [&]() -> nvte_status {
-    const Space space(a);
-    Call g = {};
-    g.a = source(*a.a, !(a.flags & NVTE_GEMM_TRANS_A), &g.scale_a);
-    g.b = source(*a.b, a.flags & NVTE_GEMM_TRANS_B, &g.scale_b);
-    g.m = g.a.n, g.n = g.b.n, g.k = g.a.k;
-    g.tiles_m = gpu::ceil_div(g.m, kTile), g.tiles_n = gpu::ceil_div(g.n, kTile);
-    g.alpha = a.alpha, g.beta = a.beta;
-    g.d = matrix(a.d->data);
-    g.columnwise = matrix(a.d->columnwise);
-    if (!g.d.base) g.d.dtype = g.columnwise.dtype;
-    if (a.beta != 0) g.c = given(a.c) ? matrix(a.c) : matrix(a.d);
-    g.aux = matrix(a.aux);
-    g.bias = given(a.bias) ? address_as<const char>(a.bias->data) : nullptr;
-    g.bias_dtype = g.bias ? dtype_of(a.bias->data.dtype) : DType::f32;
-    g.gelu = a.flags & NVTE_GEMM_GELU;
-    g.dgelu = a.flags & NVTE_GEMM_DGELU;
-    auto *floats = static_cast<float *>(e->workspace);
-    nvte_status status = gpu::prepare(*e, *a.d, floats, &g.q);
-    if (status != NVTE_OK) return status;
-    float *part = floats + space.amax;
-    if (given(a.dbias) && !g.dgelu && (status = sum_operand(*e, g.a, g.scale_a, part, a.dbias->data)) != NVTE_OK) return status;
-    if (given(a.dbias) && g.dgelu && g.tiles_m > 0) g.sums = part;
-    const auto launch = [&](auto kernel) { kernel<<<(unsigned)space.blocks, kThreads, 0, gpu::stream_of(*e)>>>(g); };
-    switch (g.a.dtype) {
-      case DType::f32: launch(gemm_kernel<float>); break;
-      case DType::f16: launch(gemm_kernel<f16>); break;
-      default: launch(gemm_kernel<bf16>);
-    }
-    if ((status = gpu::launched("gemm")) != NVTE_OK) return status;
-    if ((status = gpu::finish_amax(*e, *a.d, g.q, (int)space.blocks)) != NVTE_OK) return status;
-    return given(a.dbias) && g.dgelu ? gpu::sum_columns(*e, part, g.tiles_m, g.n, a.dbias->data) : NVTE_OK;
+    return with_call(*e, a, e->workspace, [&](const Call &g, unsigned blocks) {
+      const auto launch = [&](auto kernel) { kernel<<<blocks, kThreads, 0, gpu::stream_of(*e)>>>(g); };
+      switch (g.a.dtype) {
+        case DType::f32: launch(gemm_kernel<float>); break;
+        case DType::f16: launch(gemm_kernel<f16>); break;
+        default: launch(gemm_kernel<bf16>);
+      }
+    });
   });
 }
 
-const nvte_implementation table[] = {{sizeof(nvte_implementation), "gemm", "gpu", 0, 0, refuse, workspace, run}};
+const nvte_implementation table[] = {
+    {sizeof(nvte_implementation), "gemm", "gpu", 0, 0, refuse, workspace, run},
+    {sizeof(nvte_implementation), "gemm", "blaslt", 10, 0, gemm::refuse_blaslt, gemm::workspace_blaslt, gemm::run_blaslt}};
 }  // namespace
+namespace gemm {
+size_t finish_bytes(const nvte_gemm_args &a) {
+  const Space s(a);
+  return sizeof(float) * (size_t)(s.amax + s.sums);
+}
+nvte_status operand_sums(const nvte_exec &e, const nvte_gemm_args &a, void *space) {
+  const float *scale;
+  const Operand s = source(*a.a, !(a.flags & NVTE_GEMM_TRANS_A), &scale);
+  return sum_operand(e, s, scale, static_cast<float *>(space), a.dbias->data);
+}
+nvte_status finish(const nvte_exec &e, const nvte_gemm_args &a, const float *sums, void *space) {
+  return with_call(e, a, space, [&](const Call &g, unsigned blocks) { finish_kernel<<<blocks, kThreads, 0, gpu::stream_of(e)>>>(g, sums); });
+}
+}  // namespace gemm
 namespace gpu {
-TE_GPU_IMPLEMENTATIONS(gemm) = {table, 1};
+TE_GPU_IMPLEMENTATIONS(gemm) = {table, 2};
 }
 }  // namespace te
