@@ -4,7 +4,7 @@
 # compares with torch skips itself here.
 . "$(dirname "$0")/../env.sh"
 old=$ROOT/.venv-jax-oldest
-want="jax==0.5.3 jaxlib==0.5.3 flax==0.10.6 cffi>=1.15,<3 ml_dtypes>=0.5,<1 pytest>=7 scikit-learn"
+want="jax==0.5.3 jaxlib==0.5.3 flax==0.10.6 cffi>=1.15,<3 ml_dtypes>=0.5,<1 pytest>=7 scikit-learn tqdm"
 if [ "$(cat "$old/libte.stamp" 2>/dev/null)" != "$want" ]; then
   say "making .venv-jax-oldest"
   "$PY" -m venv --clear "$old"
