@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plain jax.jit over sharded arrays on 8 simulated devices (4 of data x 2 of tensor parallelism): values and gradients against one device,
-shardings of the results, and exactly the collectives that the mathematics needs."""
+shardings of the results, and exactly the collectives that the mathematics needs; and every operator on arrays that are cut at random."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from jax_calls import calls
 from libte import recipe
+from libte.schema import OPS
 from libte_jax import functional as F
 from tolerance import assert_like
 
 ROWS, D_T = P("d"), P("d", None, "t")
+CALLS = calls("f32")
 KEY = np.array([0, 3], np.uint32)
 FREQS = np.outer(np.arange(4), np.ones(4)).astype(np.float32)
 ALONE = False  # while one device makes the reference
@@ -194,6 +197,33 @@ def run(case: Case, mesh: Any) -> dict[str, Any]:
     return {"bad": bad, "out": [trim(g.sharding.spec) for g in got], "collectives": collectives(compiled.as_text())}
 
 
+def random_cuts(name: str, mesh: Any, rng: np.random.Generator, times: int = 3) -> list[str]:
+    """An operator on arrays that are cut anyhow: still what one device makes of them."""
+    inputs, outputs, scalars = CALLS[name]
+
+    def cut(shape: tuple[int, ...]) -> P:
+        free = list(rng.permutation(list(mesh.shape)))
+        return P(*(str(free.pop()) if free and rng.random() < 0.6 and n % mesh.shape[free[-1]] == 0 else None for n in shape))
+
+    def f(given: dict[str, Any]) -> Any:
+        return te.ops.call(name, given, outputs, scalars)
+
+    values = {s: x.astype(np.int32) if x.dtype == np.int64 else x for s, x in inputs.items()}
+    want, bad = f({s: jnp.asarray(x) for s, x in values.items()}), []
+    for _ in range(times):
+        specs = {s: cut(x.shape) for s, x in values.items()}
+        got = jax.jit(f)({s: jax.device_put(x, NamedSharding(mesh, specs[s])) for s, x in values.items()})
+        for s, w in want.items():
+            g_, w_ = np.asarray(got[s]), np.asarray(w)
+            try:
+                if g_.tobytes() != w_.tobytes():
+                    assert w_.dtype == np.float32, "codes or bits differ"
+                    assert_like(g_, w_.astype(np.float64), w_, "float32", s)
+            except AssertionError as e:
+                bad.append(f"{s} with {specs}: {e}")
+    return bad
+
+
 def main() -> None:
     mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(4, 2), ("d", "t"))
     for name, case in CASES.items():
@@ -204,6 +234,15 @@ def main() -> None:
                 print(json.dumps([name, run(case, mesh)]), flush=True)
         except Exception as e:
             print(json.dumps([name, {"bad": [f"{type(e).__name__}: {e}"[:2000]]}]), flush=True)
+
+
+    for seed, name in enumerate(OPS):
+        if len(sys.argv) > 1 and not re.search(sys.argv[1], name):
+            continue
+        try:
+            print(json.dumps([f"{name}*", {"bad": random_cuts(name, mesh, np.random.default_rng(seed))}]), flush=True)
+        except Exception as e:
+            print(json.dumps([f"{name}*", {"bad": [f"{type(e).__name__}: {e}"[-2000:]]}]), flush=True)
 
 
 # ---- in pytest's ----
@@ -221,6 +260,11 @@ def test_sharded(results: dict[str, Any], name: str) -> None:
     assert not got["bad"]
     assert got["out"] == [trim(s) for s in case.out]
     assert got["collectives"] == sorted(case.collectives)
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_any_cut_gives_the_same(results: dict[str, Any], name: str) -> None:
+    assert not results[f"{name}*"]["bad"]
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Optional
 
 import jax
 import jax.numpy as jnp
-from jax.experimental.custom_partitioning import ArrayMapping, CompoundFactor, SdyShardingRule
+from jax.experimental.custom_partitioning import ArrayMapping, SdyShardingRule
 from jax.sharding import NamedSharding, PartitionSpec
 from libte.schema import CONSTANTS, OPS, Op
 
@@ -452,23 +452,12 @@ def plan(call: Call, name: str, outputs: dict[str, Optional[str]], scalars: dict
 
 
 def shardy_rule(rule: Rule, shapes: dict[str, Shape], inputs: Sequence[str], outputs: Sequence[str]) -> SdyShardingRule:
-    """The same in Shardy's notation: a dimension that is not cut gets a factor of its own; of query heads the key/value heads are the outer part."""
-    sizes: dict[str, int] = {}
-    for s in (*inputs, *outputs):
-        for f, n in zip(rule.dims[s], shapes[s]):
-            if f:
-                sizes[f] = min(n, sizes.get(f, n))
-    own: dict[str, int] = {}  # of factors that stand in compounds only
+    """The same in Shardy's notation: a dimension that is not cut gets a name of its own. So does a factor in each of its sizes (query heads and
+    key/value heads): as compound of both, Shardy cuts the smaller one by part of a mesh axis, which JAX cannot name."""
     count = itertools.count()
 
-    def word(f: Optional[str], n: int) -> Any:
-        if f and n == sizes[f]:
-            return f
-        w = f"w{next(count)}"
-        if not f or not sizes[f] or n % sizes[f]:
-            return w
-        own[w] = n // sizes[f]
-        return CompoundFactor(f, w)
+    def word(f: Optional[str], n: int) -> str:
+        return f"{f}of{n}" if f else f"w{next(count)}"
 
     sides = [tuple(ArrayMapping(*(word(f, n) for f, n in zip(rule.dims[s], shapes[s]))) for s in slots) for slots in (inputs, outputs)]
-    return SdyShardingRule(*sides, **own)
+    return SdyShardingRule(*sides)
