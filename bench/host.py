@@ -35,12 +35,12 @@ def load_nothing() -> None:
         raise RuntimeError(_load.ffi.string(_load.lib.nvte_last_error()).decode())
 
 
-def steps() -> dict[str, Any]:
+def steps(threads: int = 1) -> dict[str, Any]:
     """32x256 -> 256 in bf16: forward + backward of te.Linear under delayed scaling, and of nn.Linear."""
     import libte_torch as te
     import torch
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(threads)
     x = torch.randn(32, 256, dtype=torch.bfloat16, requires_grad=True)
     dy = torch.ones(32, 256, dtype=torch.bfloat16)
     mine, theirs = te.Linear(256, 256, params_dtype=torch.bfloat16), torch.nn.Linear(256, 256, dtype=torch.bfloat16)

@@ -6,6 +6,7 @@ kept on record as such. What is compared is the ratio of medians."""
 from __future__ import annotations
 
 import ctypes
+import gc
 import statistics
 import subprocess
 import time
@@ -53,6 +54,7 @@ class Row:
     bytes: float = 0  # inputs and outputs once
     flops: float = 0
     passes: tuple[str, ...] = ("preallocated", "default")
+    burst: float = MIN_BURST  # rows of overhead take longer ones: the pause before a burst leaves caches cold
     threads: int = 0  # 0: the run's; host costs are taken on one thread, where no barrier is waited for
 
 
@@ -113,11 +115,15 @@ def burst(call: Call, repeats: int, roof: Optional[Roof] = None) -> float:
 def measure(row: Row, sides: Sides, roof: Roof, rounds: int, seconds: float) -> dict[str, Any]:
     """Raw samples of one row: a record a round, discarded ones apart."""
     calls = {"ours": sides.ours, "rival": sides.rival, **sides.others}
+    gc.collect()
+    gc.disable()  # as timeit does: a collection takes longer than a call
     repeats = {}
     for name, call in calls.items():
         call()
         once = min(burst(call, 1), burst(call, 1))
-        repeats[name] = max(1, min(20000, round(MIN_BURST / max(once, 1e-8))))
+        if once < row.burst:
+            once = min(burst(call, 3) for _ in range(5))
+        repeats[name] = max(1, min(20000, round(row.burst / max(once, 1e-8))))
     kept: list[dict[str, float]] = []
     discarded: list[dict[str, float]] = []
     stop = time.perf_counter() + seconds
