@@ -24,7 +24,7 @@ extern "C" const char *__tsan_default_options() { return "allocator_may_return_n
 namespace te::cpu {
 namespace {
 
-constexpr int64_t kLarge = 1 << 20;  // a cost that is worth threads
+constexpr int64_t kLarge = 1 << 24;  // a cost that is worth waking threads
 
 struct Threads {  // for a scope
   explicit Threads(int n) { set_threads(n); }
@@ -62,6 +62,10 @@ TEST(Pool, UsesThreadsOnlyWhenItPays) {
   each(64, kLarge, body);
   EXPECT_GT(ids.size(), 1u);
   EXPECT_LE(ids.size(), 4u);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the workers sleep by now, and 1e5 is not worth waking them
+  ids.clear();
+  each(16, 100 * 1000, body);
+  EXPECT_EQ(ids.size(), 1u);
 }
 
 TEST(Pool, NestedCallsAreSerialAndRight) {
