@@ -122,6 +122,17 @@ def child(options: argparse.Namespace) -> int:
     return 1 if any("error" in r for r in result["rows"]) else 0
 
 
+def updated(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """`old` with the rows of `new` in their places."""
+    for fresh in new["passes"]:
+        rows = next(p for p in old["passes"] if p["pass"] == fresh["pass"])["rows"]
+        for row in fresh["rows"]:
+            places = [i for i, r in enumerate(rows) if r["id"] == row["id"]]
+            rows[places[0] if places else len(rows) : places[0] + 1 if places else len(rows)] = [row]
+    old.setdefault("reruns", []).append({"date": new["date"], "libte": new["passes"][0]["versions"]["libte"], "rows": sorted({r["id"] for p in new["passes"] for r in p["rows"]})})
+    return old
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", default="", help="only rows whose id matches this")
@@ -129,6 +140,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=8, help="most time for a row")
     parser.add_argument("--threads", type=int, default=min(2, len(os.sched_getaffinity(0))))
     parser.add_argument("--out", default="", help="file of raw samples")
+    parser.add_argument("--update", default="", help="file of raw samples whose rows are replaced by this run's; it lists such reruns")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
     parser.add_argument("--child", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -152,6 +164,9 @@ def main() -> int:
             failed |= launch([sys.executable, str(Path(__file__).resolve()), *arguments], environment)
             if part.exists():
                 merged["passes"].append(json.loads(part.read_text()))
+    if options.update:
+        out = Path(options.update)
+        merged = updated(json.loads(out.read_text()), merged)
     out.write_text(json.dumps(merged, indent=1))
     print(f"raw samples: {out}", file=sys.stderr)
     import render

@@ -18,9 +18,9 @@ TE_INLINE vf one_nan(vf v) { return select(is_nan(v), floats(set1i(0x7fc00000)),
 // f(x) for a plain output, with fma: kDegree 4 for 16 bits, 6 for f32. Fused codes keep to math.h, which is the same at every level.
 template <int kDegree, class A> TE_INLINE vf quick(A, vf x) { return A::value(x); }
 template <int kDegree> TE_INLINE vf quick(Gelu, vf x) {
-  const vf c = min(set1(10.f), max(set1(-10.0655f), x));  // at the lower end the exponential is inf
+  const vf c = min(set1(10.f), max(set1(-10.0655f), x));  // the exponent ends at 128.2, where the exponential is inf, and at -126
   const vf t = c * fma(set1(-kGelu1), c * c, set1(-kGelu0));
-  return max(set1(-10.0655f), x) / (set1(1.f) + exp2_fast<kDegree>(min(set1(128.f), t)));
+  return max(set1(-10.0655f), x) / (set1(1.f) + exp2_inside_fast<kDegree>(t));
 }
 template <int kDegree, int kAlpha> TE_INLINE vf quick(Swish<kAlpha>, vf x) {
   const vf z = kAlpha == 1000 ? x : x * set1(kAlpha / 1000.f);

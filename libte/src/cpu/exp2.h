@@ -32,12 +32,13 @@ template <int kDegree> TE_INLINE vf exp2_part(vf f) {
   }
   return p;
 }
-// 2^x up to x = 128. Exactly 0 below -126.5; NaN stays NaN. The magic number leaves n + 127 in the low bits of z, which is 2^n once
+// 2^x up to x = 128.4 (inf from 127.5). Exactly 0 below -126.5; NaN stays NaN. The magic number leaves n + 127 in the low bits of z, which is 2^n once
 // shifted.
-template <int kDegree> TE_INLINE vf exp2_fast(vf x) {
-  const vf magic = set1(0x1.8p23f + 127.f), t = max(set1(-127.f), x), z = t + magic, f = t - (z - magic);
+template <int kDegree> TE_INLINE vf exp2_inside_fast(vf t) {  // -127 <= t
+  const vf magic = set1(0x1.8p23f + 127.f), z = t + magic, f = t - (z - magic);
   return exp2_part<kDegree>(f) * floats(shl<23>(bits(z)));
 }
+template <int kDegree> TE_INLINE vf exp2_fast(vf x) { return exp2_inside_fast<kDegree>(max(set1(-127.f), x)); }
 
 // e^x, 0 from about -88 down and inf from 88.8 up: the same with the argument reduced by two pieces of log2(e).
 template <int kDegree> TE_INLINE vf exp_fast(vf x) {
