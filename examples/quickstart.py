@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import platform
 import statistics
 import time
 from contextlib import nullcontext
@@ -25,8 +24,8 @@ from tqdm import tqdm
 
 import libte
 import libte_torch as te
+import shared
 import text
-from libte_torch.modules.base import default_device
 
 HIDDEN, FFN, HEADS, SEQUENCE, BATCH = 256, 1024, 8, 128, 4
 DTYPE = torch.bfloat16
@@ -266,9 +265,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("build/quickstart"))
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    device = default_device(args.device)
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads"
-    print(f"libte {libte.__version__}, torch {torch.__version__}, device: {device} ({name})")
+    device, name = shared.torch_device(args.device)
     data = text.load_bytes(args.text)
     entropy = text.unigram_entropy(*text.split(data))
     print(f"text: {len(data):,} bytes; byte frequencies alone give {entropy:.3f} nats a byte on the held-out tenth\n")
@@ -283,12 +280,10 @@ def main() -> None:
     }
     print(f"\n  {'':6s}{'first loss':>12s}{'last loss':>12s}{'held-out':>12s}{'seconds':>10s}   in the last step")
     for label, run in runs.items():
-        fp8 = sum(n for k, n in run["calls"].items() if k.startswith("gemm[") and "fp8" in k)
-        gemms = sum(n for k, n in run["calls"].items() if k.startswith("gemm["))
+        gemms, fp8 = shared.gemms(run["calls"])
         print(f"  {label:6s}{run['losses'][0]:12.4f}{run['losses'][-1]:12.4f}{run['held_out']:12.4f}{run['seconds']:10.1f}   {gemms} GEMMs, {fp8} of them on FP8 codes")
         run["fp8_gemms"] = fp8
-    implementations = sorted({k.split("]")[-1].strip(": ") for run in runs.values() for k in run["calls"]})
-    print(f"  implementations that ran: {', '.join(implementations)}")
+    print(f"  implementations that ran: {shared.implementations(*(run['calls'] for run in runs.values()))}")
     fp8, bf16 = runs["FP8"], runs["BF16"]
     margin = entropy - max(fp8["held_out"], bf16["held_out"])
     gap = fp8["held_out"] / bf16["held_out"] - 1

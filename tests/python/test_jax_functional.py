@@ -92,6 +92,15 @@ def test_values_and_gradients(rng: np.random.Generator, wide: Any, name: str) ->
         assert_like(g, w, n, "float32", f"{name}, {'value' if i == 0 else f'gradient {i - 1}'}")
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_linear_keeps_the_dtype(rng: np.random.Generator, dtype: str) -> None:
+    wide = [rng.integers(-2, 3, s).astype(np.float32) for s in ((2, 3, 8), (5, 8), (5,))]  # exact in every dtype
+    want = evaluate(lambda x, w, b: x @ w.T + b, np.ones((2, 3, 5), np.float32), wide)
+    got = evaluate(F.linear, np.ones((2, 3, 5), np.float32), [a.astype(jnp.dtype(dtype)) for a in wide])
+    for g, w in zip(got, want):
+        assert g.dtype == dtype and np.array_equal(g.astype(np.float32), w)
+
+
 def test_dropout_replays_its_mask() -> None:
     x = jnp.ones((8, 32))
     key, other = jax.random.key(1), jax.random.key(2)

@@ -6,7 +6,7 @@ Dropout is a function of its key alone, so backward gives the same mask whenever
 from __future__ import annotations
 
 from functools import lru_cache, partial
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Union
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ _CURRENT, _POW2, _SPLIT = 1, 2, 32  # NVTE_LINEAR_*
 
 
 class _Config(NamedTuple):
-    outputs: tuple[str, ...]
+    outputs: tuple[tuple[str, Optional[str]], ...]  # with its dtype, None: what nvte_infer picks
     scalars: tuple[tuple[str, Any], ...]
 
 
@@ -36,10 +36,10 @@ def _differentiable(name: str, view: str = "") -> Any:
 
     @partial(jax.custom_vjp, nondiff_argnums=(0,))
     def run(config: _Config, inputs: dict[str, Array]) -> dict[str, Array]:
-        return ops.call(name + view, inputs, dict.fromkeys(config.outputs), dict(config.scalars))
+        return ops.call(name + view, inputs, dict(config.outputs), dict(config.scalars))
 
     def keep(config: _Config, inputs: dict[str, Array]) -> Any:
-        asked = dict.fromkeys(config.outputs)
+        asked = dict(config.outputs)
         for source in step.inputs.values():  # an optional output that backward reads is asked for
             options = source.split("|")
             if not source.startswith("grad:") and not any(o in inputs or o in asked for o in options):
@@ -50,7 +50,7 @@ def _differentiable(name: str, view: str = "") -> Any:
             value = next((v for o in source.split("|") for v in (out.get(o), inputs.get(o)) if v is not None), None)
             if value is not None:
                 saved[source] = value
-        return {o: out[o] for o in config.outputs}, (saved, inputs)
+        return {o: out[o] for o, _ in config.outputs}, (saved, inputs)
 
     def pull(config: _Config, residuals: Any, gradients: dict[str, Array]) -> Any:
         saved, primals = residuals
@@ -74,9 +74,10 @@ def _differentiable(name: str, view: str = "") -> Any:
     return run
 
 
-def _apply(name: str, inputs: dict[str, Any], outputs: tuple[str, ...], view: str = "", **scalars: Any) -> dict[str, Array]:
+def _apply(name: str, inputs: dict[str, Any], outputs: Union[tuple[str, ...], dict[str, str]], view: str = "", **scalars: Any) -> dict[str, Array]:
     present = {k: jnp.asarray(v) for k, v in inputs.items() if v is not None}
-    return _differentiable(name, view)(_Config(outputs, tuple(scalars.items())), present)
+    asked = outputs if isinstance(outputs, dict) else dict.fromkeys(outputs)
+    return _differentiable(name, view)(_Config(tuple(asked.items()), tuple(scalars.items())), present)
 
 
 def rmsnorm(x: Array, gamma: Optional[Array] = None, residual: Optional[Array] = None, *, epsilon: float = 1e-5,
@@ -282,7 +283,8 @@ def linear(x: Array, weight: Array, bias: Optional[Array] = None, fp8: Optional[
     if weight.ndim == 3 and weight.shape[0] != 2:
         raise ValueError(f"linear: weight must be [N, K] or [2, N, K], got {list(weight.shape)}")
     if fp8 is None:
-        return _apply("linear_forward", {"x": x, "weight": weight, "bias": bias}, ("y",), _view(weight))["y"]
+        y = {"y": ops.dtype_name(jnp.asarray(x).dtype)}  # the schema's first choice is f32, whatever x is
+        return _apply("linear_forward", {"x": x, "weight": weight, "bias": bias}, y, _view(weight))["y"]
     config = Fp8.of(fp8)
     if config.current != (meta is None):
         raise ValueError("linear: meta must be given for delayed scaling, and only then")
