@@ -52,8 +52,8 @@ def speed(record: dict[str, Any]) -> str:
     return ""
 
 
-def gates(record: dict[str, Any]) -> list[tuple[str, str, bool]]:
-    """(must, measured, met) of each gate."""
+def gates(record: dict[str, Any], default: Optional[dict[str, Any]] = None) -> list[tuple[str, str, bool]]:
+    """(must, measured, met) of each gate; `default` is the row's record with default allocation."""
     ours = median(record, "ours")
     found: list[tuple[str, str, bool]] = []
     if math.isnan(ours):
@@ -62,6 +62,13 @@ def gates(record: dict[str, Any]) -> list[tuple[str, str, bool]]:
         ratio = median(record, side) / ours
         if not math.isnan(ratio):
             found.append((f"{side} {least:g}", f"{ratio:.2f}", ratio >= least))
+    for side, least in record.get("must_default", {}).items():
+        ratio = median(default, side) / ours if default else math.nan
+        if not math.isnan(ratio):
+            found.append((f"{side} allocating by default {least:g}", f"{ratio:.2f}", ratio >= least))
+    if record.get("must_more_us"):
+        more = (ours - median(record, "rival")) * 1e6
+        found.append((f"rival + {record['must_more_us']:g} us", f"{more:.2f} us", more <= record["must_more_us"]))
     if record["must_us"]:
         found.append((f"{record['must_us']:g} us", f"{ours * 1e6:.2f} us", ours * 1e6 <= record["must_us"]))
     if record["must_roof"]:
@@ -84,8 +91,8 @@ def row_line(record: dict[str, Any], default: Optional[dict[str, Any]]) -> str:
         return f"| {name} | {record['rival']} | error: {record['error']} | | | | | | | |"
     if not record["rounds"]:
         return f"| {name} | {record['rival']} | no quiet round ({len(record['discarded'])} discarded) | | | | | | | |"
-    found = gates(record) + (gates(default) if default and "error" not in default else [])
-    must = "; ".join(g[0] for g in gates(record)) + ("; default " + "; ".join(g[0] for g in gates(default)) if default and "error" not in default and gates(default) else "")
+    found = gates(record, default)
+    must = "; ".join(g[0] for g in found)
     aim = "; ".join(f"{k} {v:g}" for k, v in record["aim"].items()) + (f"{record['aim_us']:g} us" if record["aim_us"] else "")
     verdict = "" if not found else "met" if all(g[2] for g in found) else "**missed**"
     return (f"| {name} | {record['rival']} | {time_of(median(record, 'ours'))} | {time_of(median(record, 'rival'))} | {ratios(record)} | {ratios(default)} | {must} | {aim} | "
@@ -103,7 +110,9 @@ def table(sample: dict[str, Any]) -> str:
 
 
 def missed(sample: dict[str, Any]) -> list[str]:
-    return [f"{r['id']}" for p in sample["passes"] for r in p["rows"] if "error" not in r and any(not g[2] for g in gates(r))]
+    passes = {p["pass"]: {r["id"]: r for r in p["rows"]} for p in sample["passes"]}
+    default = passes.get("default", {})
+    return [i for i, r in passes.get("preallocated", {}).items() if "error" not in r and any(not g[2] for g in gates(r, default.get(i)))]
 
 
 def section(name: str, sample: dict[str, Any], reasons: dict[str, dict[str, str]]) -> str:
@@ -121,7 +130,9 @@ def section(name: str, sample: dict[str, Any], reasons: dict[str, dict[str, str]
             f"Ceilings: {fma * 1e-9:.0f} GF/s multiply-add (f32), copy {min(copies, default=0) * 1e-9:.0f} to {max(copies, default=0) * 1e-9:.0f} GB/s, median "
             f"{statistics.median(copies) * 1e-9 if copies else 0:.0f}. {kept} rounds kept, {gone} discarded. Load before and after: "
             f"{first['load_before'][0]:.1f}, {sample['passes'][-1]['load_after'][0]:.1f}.", "", table(sample), ""]
-    late = list(dict.fromkeys(missed(sample)))
+    for again in sample.get("reruns", []):
+        text += [f"Measured again {again['date']} at {again['libte']}, in the place of their first samples: {', '.join(f'`{i}`' for i in again['rows'])}.", ""]
+    late = missed(sample)
     if late:
         text += ["Missed gates:", ""] + [f"* `{i}`: {reasons.get(name, {}).get(i, 'NO REASON GIVEN YET')}" for i in late] + [""]
     return "\n".join(text)

@@ -93,8 +93,8 @@ def child(options: argparse.Namespace) -> int:
     result: dict[str, Any] = {"pass": options.child, "load_before": os.getloadavg(), "machine": machine(), "versions": versions(), "rival": rival_settings(), "rows": []}
     for row in rows:
         record: dict[str, Any] = {"id": row.id, "what": row.what, "shape": row.shape, "rival": row.rival, "bytes": row.bytes, "flops": row.flops,
-                                  "must": row.must_default if options.child == "default" else row.must,
-                                  "aim": {} if options.child == "default" else row.aim, "must_us": row.must_us, "aim_us": row.aim_us, "must_roof": row.must_roof}
+                                  "must": row.must, "aim": row.aim, "must_default": row.must_default, "must_us": row.must_us, "aim_us": row.aim_us,
+                                  "must_more_us": row.must_more_us, "must_roof": row.must_roof}
         result["rows"].append(record)
         threads = row.threads or options.threads
         record["threads"] = threads
@@ -164,7 +164,7 @@ def main() -> int:
             failed |= launch([sys.executable, str(Path(__file__).resolve()), *arguments], environment)
             if part.exists():
                 merged["passes"].append(json.loads(part.read_text()))
-    if options.update:
+    if options.update and merged["passes"]:
         out = Path(options.update)
         merged = updated(json.loads(out.read_text()), merged)
     out.write_text(json.dumps(merged, indent=1))
