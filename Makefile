@@ -13,6 +13,7 @@ cuda: setup
 hip: setup
 	@scripts/hip.sh
 quickstart: build
+	@if nvidia-smi -L >/dev/null 2>&1 && command -v nvcc >/dev/null; then scripts/cuda.sh te_cuda; fi
 	@scripts/python.sh examples/quickstart.py
 test: build
 	@scripts/test.sh

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPU rows: libte beside torch on one card, against a device-to-device copy in the same loop (the ceiling). GB/s counts each input read
-once and each output written once.
+"""GPU rows: libte beside torch on one card, memory-bound ones against a device-to-device copy in the same loop (the ceiling). Bytes count
+each input read once and each output written once; a goal in TB/s is absolute, the others are multiples of the rival's figure or, where there
+is no rival, absolute.
 
     LIBTE_BACKEND_PATH=build/cuda python bench/gpu.py [--rows REGEX] [--rounds 9] [--size 8192] [--out FILE] [--no-compile]
 
@@ -27,13 +28,13 @@ from te import SHIM, bind  # noqa: E402
 F = torch.nn.functional
 E4M3, BF16, F32 = torch.float8_e4m3fn, torch.bfloat16, torch.float32
 Call = Callable[[], Any]
-Made = tuple[Call, Optional[Call], Callable[[], None], float]  # ours, rival, check, bytes
-ROWS: dict[str, tuple[float, Callable[[int], Made]]] = {}  # goal in TB/s, 0 = none
+Made = tuple[Call, Optional[Call], Callable[[], None], float]  # ours, rival, check, bytes or floating-point operations
+ROWS: dict[str, tuple[float, str, Callable[[int], Made]]] = {}  # goal (0 = none), unit
 
 
-def row(name: str, goal: float) -> Callable[[Callable[[int], Made]], Callable[[int], Made]]:
+def row(name: str, goal: float, unit: str = "TB/s") -> Callable[[Callable[[int], Made]], Callable[[int], Made]]:
     def add(make: Callable[[int], Made]) -> Callable[[int], Made]:
-        ROWS[name] = goal, make
+        ROWS[name] = goal, unit, make
         return make
 
     return add
@@ -240,6 +241,137 @@ def cross_entropy(n: int) -> Made:
     return ours, lambda: F.cross_entropy(x, target), check, 2 * t * v
 
 
+# ---- matrix-bound rows and host time: TFLOP/s, microseconds ----
+
+
+def gemm(n: int, fp8: bool, split: bool = False) -> Made:
+    d, one = new(n, n), torch.ones(1, device="cuda")
+    a, b = normal(n, n), normal(n, n)
+    scales: dict[str, Any] = {}
+    if fp8:
+        a, b, scales = a.to(E4M3), b.to(E4M3), dict(a_scale_inv=one, b_scale_inv=one)
+    ours = bind("gemm", a=a, b=b, d=d, flags=GEMM_TRANS_B | (GEMM_SPLIT if split else 0), **scales)
+
+    def rival() -> Any:
+        return torch._scaled_mm(a, b.t(), one, one, out_dtype=BF16, use_fast_accum=not split) if fp8 else torch.mm(a, b.t())
+
+    def check() -> None:
+        ours()
+        close(d, rival())
+
+    return ours, rival, check, 2.0 * n**3
+
+
+GEMM_TRANS_B, GEMM_SPLIT = 2, 16
+for _n in (2048, 4096, 8192):
+    row(f"gemm.bf16.{_n}", 1.0, "TFLOP/s")(lambda _, n=_n: gemm(n, False))
+    row(f"gemm.e4m3.{_n}", 1.0, "TFLOP/s")(lambda _, n=_n: gemm(n, True))
+row("gemm.e4m3.split.8192", 1.0, "TFLOP/s")(lambda _: gemm(8192, True, True))
+
+
+def attention(shape: tuple[int, int, int, int], groups: int, causal: bool, backward: bool) -> Made:
+    import libte_torch as te
+
+    b, h, s, d = shape
+    q, k, v, do = normal(b, s, h, d).requires_grad_(), normal(b, s, groups, d).requires_grad_(), normal(b, s, groups, d).requires_grad_(), normal(b, s, h, d)
+    core = te.DotProductAttention(h, d, groups, qkv_format="bshd", attn_mask_type="causal" if causal else "no_mask")
+
+    def theirs() -> torch.Tensor:
+        heads = (t.transpose(1, 2) for t in (q, k, v))
+        return F.scaled_dot_product_attention(*heads, is_causal=causal, enable_gqa=groups != h).transpose(1, 2)
+
+    def check() -> None:
+        close(core(q, k, v).view_as(do), theirs())
+
+    flops = 4.0 * b * h * s * s * d * (0.5 if causal else 1) * (2.5 if backward else 1)
+    if not backward:
+        def quiet(call: Call) -> Call:
+            return torch.no_grad()(call)
+
+        return quiet(lambda: core(q, k, v)), quiet(theirs), check, flops
+    o, p = core(q, k, v).view_as(do), theirs()
+    return (lambda: torch.autograd.grad(o, (q, k, v), do, retain_graph=True), lambda: torch.autograd.grad(p, (q, k, v), do, retain_graph=True), check, flops)
+
+
+for _name, _shape, _groups, _causal in (("b4h32s4096d128.causal", (4, 32, 4096, 128), 32, True), ("b4h32s4096d128.causal.gqa8", (4, 32, 4096, 128), 8, True),
+                                        ("b2h32s8192d128", (2, 32, 8192, 128), 32, False), ("b8h16s2048d64.causal", (8, 16, 2048, 64), 16, True)):
+    for _back in (False, True):
+        row(f"attention.{'backward' if _back else 'forward'}.{_name}", 1.0, "TFLOP/s")(
+            lambda _, a=(_shape, _groups, _causal, _back): attention(*a))
+
+
+def step(module: torch.nn.Module, twin: Optional[Callable[[torch.Tensor], torch.Tensor]], x: torch.Tensor, recipe: Any, flops: float) -> Made:
+    """Forward and backward of a module, beside its plain-torch twin in bf16."""
+    import libte_torch as te
+
+    leaves = [x.requires_grad_(), *module.parameters()]
+    dy = normal(*module(x).shape)
+
+    def ours() -> torch.Tensor:
+        with te.autocast(enabled=recipe is not None, recipe=recipe):
+            y = module(x)
+        torch.autograd.grad(y, leaves, dy)
+        return y
+
+    def rival() -> torch.Tensor:
+        assert twin is not None
+        y = twin(x)
+        torch.autograd.grad(y, leaves, dy)
+        return y
+
+    def check() -> None:
+        y = [ours() for _ in range(3)][-1]  # delayed scaling needs a step or two
+        if twin is not None and recipe is None:
+            close(y, rival())
+
+    return ours, rival if twin is not None else None, check, flops
+
+
+def recipe_of(kind: str) -> Any:
+    import libte_torch as te
+
+    return {"bf16": lambda: None, "delayed": te.DelayedScaling, "current": te.Float8CurrentScaling}[kind]()
+
+
+def layernorm_linear(kind: str) -> Made:
+    import libte_torch as te
+
+    t, h = 8192, 8192
+    m = te.LayerNormLinear(h, 3 * h, params_dtype=BF16, device="cuda")
+
+    def twin(x: torch.Tensor) -> torch.Tensor:
+        return F.linear(F.layer_norm(x, (h,), m.layer_norm_weight, m.layer_norm_bias), m.weight, m.bias)
+
+    return step(m, twin, normal(t, h), recipe_of(kind), 18.0 * t * h * h)
+
+
+def layernorm_mlp(kind: str) -> Made:
+    import libte_torch as te
+
+    t, h, f = 8192, 8192, 28672
+    m = te.LayerNormMLP(h, f, params_dtype=BF16, device="cuda")
+
+    def twin(x: torch.Tensor) -> torch.Tensor:
+        n = F.layer_norm(x, (h,), m.layer_norm_weight, m.layer_norm_bias)
+        return F.linear(F.gelu(F.linear(n, m.fc1_weight, m.fc1_bias), approximate="tanh"), m.fc2_weight, m.fc2_bias)
+
+    return step(m, twin, normal(t, h), recipe_of(kind), 12.0 * t * h * f)
+
+
+def linear(t: int, h: int, kind: str) -> Made:
+    import libte_torch as te
+
+    m = te.Linear(h, h, params_dtype=BF16, device="cuda")
+    return step(m, lambda x: F.linear(x, m.weight, m.bias), normal(t, h), recipe_of(kind), 6.0 * t * h * h)
+
+
+for _kind in ("bf16", "delayed", "current"):  # beside torch in bf16
+    row(f"layernorm_linear.{_kind}", 0, "TFLOP/s")(lambda _, k=_kind: layernorm_linear(k))
+    row(f"layernorm_mlp.{_kind}", 0, "TFLOP/s")(lambda _, k=_kind: layernorm_mlp(k))
+    row(f"linear.t8192h4096.{_kind}", 0, "TFLOP/s")(lambda _, k=_kind: linear(8192, 4096, k))
+    row(f"host.linear.t32h256.{_kind}", 0 if _kind == "bf16" else 1.5, "us")(lambda _, k=_kind: linear(32, 256, k))
+
+
 def burst(call: Call, calls: int) -> float:
     """Seconds a call, over `calls` of them."""
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -265,19 +397,21 @@ def main() -> int:
     a, b = new(options.size, options.size), new(options.size, options.size)
     result: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "python": platform.python_version(), "options": vars(options), "rows": []}
     failed = 0
-    for name, (goal, make) in ROWS.items():
+    for name, (goal, unit, make) in ROWS.items():
         if not re.search(options.rows, name):
             continue
-        record: dict[str, Any] = {"id": name, "goal_TB_s": goal}
+        record: dict[str, Any] = {"id": name, "goal": goal, "unit": unit}
         result["rows"].append(record)
         try:
             torch.manual_seed(0)
-            ours, rival, check, moved = make(options.size)
+            ours, rival, check, work = make(options.size)
             check()
-            sides: dict[str, Call] = {"ours": ours, "copy": lambda: a.copy_(b)}
+            sides: dict[str, Call] = {"ours": ours}
+            if unit == "TB/s":
+                sides["copy"] = lambda: a.copy_(b)
             if rival:
                 sides["rival"] = rival
-                if not options.no_compile and "backward" not in name and name != "dswiglu":
+                if unit == "TB/s" and not options.no_compile and "backward" not in name and name != "dswiglu":
                     sides["compiled"] = torch.compile(rival)
             for call in sides.values():
                 burst(call, 3)
@@ -285,14 +419,17 @@ def main() -> int:
             for _ in range(options.rounds):
                 for side, call in sides.items():
                     times[side].append(burst(call, options.calls))
-            record.update(bytes=moved, seconds=times)
-            speed = {side: (4 * options.size**2 if side == "copy" else moved) / statistics.median(t) / 1e12 for side, t in times.items()}
-            line = "  ".join(f"{side} {s:5.2f} TB/s" for side, s in speed.items())
-            print(f"{name:32} {line}  goal {goal or '-'} {'' if not goal or speed['ours'] >= goal else 'MISSED'}", flush=True)
+            record.update(work=work, seconds=times)
+            middle = {side: statistics.median(t) for side, t in times.items()}
+            speed = {side: t * 1e6 if unit == "us" else (4 * options.size**2 if side == "copy" else work) / t / 1e12 for side, t in middle.items()}
+            line = "  ".join(f"{side} {s:7.2f} {unit}" for side, s in speed.items())
+            wanted = goal * (speed["rival"] if unit != "TB/s" and rival else 1)
+            met = not goal or (speed["ours"] <= wanted if unit == "us" else speed["ours"] >= wanted)
+            print(f"{name:40} {line}  goal {f'{wanted:.2f}' if goal else '-'} {'' if met else 'MISSED'}", flush=True)
         except Exception as e:
             failed = 1
             record["error"] = f"{type(e).__name__}: {e}"[:400]
-            print(f"{name:32} {record['error']}", flush=True)
+            print(f"{name:40} {record['error']}", flush=True)
         torch.cuda.empty_cache()
     if options.out:
         Path(options.out).write_text(json.dumps(result))

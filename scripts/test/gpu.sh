@@ -71,7 +71,13 @@ if has python || has bench; then
   scripts/build.sh >"$logs/python-build.log" 2>&1 || { tail -n 20 "$logs/python-build.log"; die "the Python packages' build failed"; }
   export LIBTE_BACKEND_PATH=$BUILD/cuda
 fi
-! has python || run python.torch 300 "$PY" -m pytest -q -x tests/python/test_torch_modules.py tests/python/test_torch_fp8.py
+if has python; then  # torch's suite with every tensor on the GPU, a process a file; then the quickstart as it is
+  for file in tests/python/test_torch_*.py; do
+    LIBTE_TEST_DEVICE=cuda run "python.$(basename "$file" .py)" 300 "$PY" -m pytest -q "$file" &
+  done
+  run quickstart 300 "$PY" examples/quickstart.py --out "$logs/quickstart" &
+  wait
+fi
 if has bench; then
   "$PY" bench/gpu.py --out "$logs/bench.json" 2>&1 | tee "$logs/bench.log"
 fi

@@ -16,6 +16,15 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def pytest_configure() -> None:
+    """LIBTE_TEST_DEVICE=cuda: torch's tests make their tensors and modules there."""
+    device = os.environ.get("LIBTE_TEST_DEVICE")
+    if device:
+        import torch
+
+        torch.set_default_device(device)
+
+
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(1234)

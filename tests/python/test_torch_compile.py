@@ -112,7 +112,7 @@ def test_importing_touches_no_device(python) -> None:  # type: ignore[no-untyped
 
 def test_import_order_does_not_matter(python) -> None:  # type: ignore[no-untyped-def]
     """I03."""
-    body = "import libte.numpy as tn; import numpy as np; tn.quantize(np.ones((2, 2), np.float32)); import libte_torch as te; te.Linear(4, 4)(torch.ones(2, 4)); print('ok')"
+    body = "import libte.numpy as tn; import numpy as np; tn.quantize(np.ones((2, 2), np.float32)); import libte_torch as te; te.Linear(4, 4, device='cpu')(torch.ones(2, 4)); print('ok')"
     for first in ("import torch; import libte", "import libte; import torch"):
         done = python(f"{first}\n{body}")
         assert done.stdout.strip() == "ok", done.stderr

@@ -7,6 +7,7 @@ import gc
 
 import pytest
 import torch
+import twins
 from tolerance import FP8_DISTANCE, FP8_MAX_DIFFERENCE, distance
 from twins import numpy
 
@@ -174,7 +175,7 @@ def test_x02_x03_q24_checkpoint_leaves_the_same_state(inside: bool) -> None:
 
         out = []
         for i in range(3):
-            x = torch.randn(8, 32, generator=torch.Generator().manual_seed(i)).mul_(2.0**i).requires_grad_()
+            x = torch.randn(8, 32, generator=twins.seeded(i)).mul_(2.0**i).requires_grad_()
             if inside:
                 y = te.checkpoint(body_with_autocast, x) if checkpointed else body_with_autocast(x)
             else:

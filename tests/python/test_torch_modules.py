@@ -116,7 +116,7 @@ def test_clamped_swiglu() -> None:
     y = F.Activation.apply(x, F.ActivationConfig("clamped_swiglu"))
     g, b = gate.double().flatten().clamp(max=7), linear.double().flatten().clamp(-7, 7) + 1
     want = g * torch.sigmoid(1.702 * g) * b
-    twins.tolerance.assert_like(twins.numpy(y.flatten()), want.numpy(), want.float().numpy(), "float32")
+    twins.tolerance.assert_like(twins.numpy(y.flatten()), want.cpu().numpy(), want.float().cpu().numpy(), "float32")
     y.sum().backward()
     assert (x.grad[gate.flatten() > 7, 0] == 0).all() and (x.grad[linear.flatten().abs() > 7, 1] == 0).all()  # type: ignore[index]
 
@@ -358,8 +358,9 @@ def test_cross_entropy() -> None:
             got = te.cross_entropy(x, y, reduction, smoothing)
             want = torch.nn.functional.cross_entropy(x.double(), y, reduction=reduction, label_smoothing=smoothing)
             twins.tolerance.assert_like(twins.numpy(got), twins.numpy(want), twins.numpy(want.float()), "float32")
-    with pytest.raises(ValueError, match="target"):
-        te.cross_entropy(x, torch.full((6,), 11))
+    if x.device.type == "cpu":  # what lies in device memory is not looked at
+        with pytest.raises(ValueError, match="target"):
+            te.cross_entropy(x, torch.full((6,), 11))
 
 
 def test_layouts_and_modes() -> None:
@@ -384,7 +385,7 @@ def test_layouts_and_modes() -> None:
 def test_torch_autocast() -> None:
     m = te.TransformerLayer(32, 64, 4, hidden_dropout=0, attention_dropout=0)
     x = torch.randn(4, 2, 32, requires_grad=True)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16):
         y = m(x)
         with te.autocast():
             z = m(x)

@@ -118,9 +118,9 @@ def test_s05_damaged_state_is_an_error() -> None:
         assert m.fp8_state.slots is None
     generator = torch.Generator().manual_seed(1)
     for _ in range(200):
-        noise = torch.randint(0, 256, (blob.numel(),), generator=generator, dtype=torch.uint8)
+        noise = torch.randint(0, 256, (blob.numel(),), generator=generator, dtype=torch.uint8, device="cpu")
         bad = blob.clone()
-        i = int(torch.randint(8, 200, (1,), generator=generator))
+        i = int(torch.randint(8, 200, (1,), generator=generator, device="cpu"))
         bad[i] = noise[i]
         for damaged in (noise, bad):
             try:
@@ -141,7 +141,7 @@ def test_s06_quantized_tensor_copies() -> None:
     buffer.seek(0)
     back = torch.load(buffer, weights_only=True)
     assert isinstance(back, te.QuantizedTensor) and torch.equal(back.dequantize(), q.dequantize())
-    assert torch.equal(q.cpu().dequantize(), q.dequantize())
+    assert torch.equal(q.cpu().dequantize(), q.dequantize().cpu())
     half = q.to(torch.bfloat16)
     assert half.dtype is torch.bfloat16 and torch.equal(half.dequantize(), q.dequantize().bfloat16())
     assert torch.equal(q + 1, q.dequantize() + 1)
@@ -232,6 +232,7 @@ rank = int(sys.argv[1])
 os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=sys.argv[2])
 dist.init_process_group("gloo", rank=rank, world_size=2)
 torch.set_num_threads(1)
+torch.set_default_device(os.environ.get("LIBTE_TEST_DEVICE", "cpu"))
 torch.manual_seed(rank)
 m = torch.nn.parallel.DistributedDataParallel(te.LayerNormMLP(16, 32, activation="swiglu"))
 opt = torch.optim.AdamW(m.parameters(), lr=1e-2)
@@ -244,7 +245,8 @@ for t in [*m.parameters(), s.scale, s.history]:
     both = [torch.empty_like(t) for _ in range(2)]
     dist.all_gather(both, t.detach())
     assert torch.equal(*both), "ranks disagree"
-x = torch.randn(6, 10, generator=torch.Generator().manual_seed(7))
+torch.manual_seed(7)
+x = torch.randn(6, 10)
 y = torch.tensor([0, 3, 9, 5, -100, 4])
 for smoothing in (0.0, 0.1):
     whole = x.clone().requires_grad_()
@@ -277,7 +279,7 @@ def test_s08_meta_device() -> None:
     for device in ("meta", torch.device("meta")):
         m = te.TransformerLayer(16, 32, 2, device=device)
         assert all(p.device.type == "meta" for p in m.parameters())
-        m.to_empty(device="cpu")
+        m.to_empty(device=torch.get_default_device())
         for module in m.modules():
             if hasattr(module, "reset_parameters"):
                 module.reset_parameters()

@@ -19,6 +19,11 @@ def numpy(t: Tensor) -> Any:
     return t.detach().double().cpu().numpy()
 
 
+def seeded(seed: int) -> torch.Generator:
+    """A generator of the tests' device."""
+    return torch.Generator(torch.get_default_device()).manual_seed(seed)
+
+
 def act(name: str, x: Tensor) -> Tensor:
     """Activations by their formulas."""
     gated = {"glu": "sigmoid", "geglu": "gelu", "qgeglu": "qgelu", "reglu": "relu", "sreglu": "srelu", "swiglu": "silu"}
@@ -71,7 +76,7 @@ def causal(q: int, k: int, offset: int = 0) -> Tensor:
 
 def compare(module: nn.Module, twin: Callable[..., Tensor], *inputs: Tensor, dtype: torch.dtype = torch.float32, seed: int = 5) -> None:
     """Runs module and twin(parameters, *inputs) in double and in `dtype`; output and all gradients must agree within the tolerance rule."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
 
     def run(kind: torch.dtype, call: Callable[..., Tensor], p: dict[str, Tensor]) -> list[Tensor]:
         xs = [x.detach().to(kind).requires_grad_() if x.is_floating_point() else x for x in inputs]

@@ -33,8 +33,12 @@ class Context(ctypes.Structure):
         ("is_instance", _P), ("tuple_item", _P), ("tuple_size", _P), ("as_double", _P), ("as_long", _P), ("as_pointer", _P),
         ("error_occurred", _P), ("error_clear", _P), ("save_thread", _P), ("restore_thread", _P), ("implementation", ctypes.c_char_p), ("workspace", _P),
         ("workspace_size", ctypes.c_size_t), ("stream", _P), ("exec_flags", ctypes.c_uint32), ("tensor_flags", ctypes.c_uint32),
-        ("needed", ctypes.c_size_t),
+        ("needed", ctypes.c_size_t), ("lend", _P), ("is_capturing", _P),
     )
+
+
+# te_py.lend: (device type, device id, stream, bytes, captured) -> address
+LEND = ctypes.PYFUNCTYPE(_P, ctypes.c_int32, ctypes.c_int32, _P, ctypes.c_size_t, ctypes.c_int32)
 
 
 @functools.cache
@@ -103,17 +107,31 @@ class Shim:
 
     describe(tensor) -> (address, shape, strides, (DLPack code, bits), (device type, id)) serves where there is no table.
     A Shim whose `workspace` is set belongs to one thread; without, it may be shared.
+    lend(device type, device id, stream, bytes, captured) -> address gives workspace on a device, valid until the same thread asks for the
+    same again; what it raises the operator raises. is_capturing is the address of the runtime's function for a stream's capture status.
     """
 
     def __init__(self, tensor_type: type, *, describe: Callable[[Any], tuple[Any, ...]] | None = None, use_table: bool = True,
-                 implementation: str | None = None, accumulate_amax: bool = False, deterministic: bool = False) -> None:
+                 implementation: str | None = None, accumulate_amax: bool = False, deterministic: bool = False,
+                 lend: Callable[..., int] | None = None, is_capturing: int | None = None) -> None:
         self.tensor_type = tensor_type
         table = exchange_table(tensor_type) if use_table else None
         if table is None and describe is None:
             raise errors.UnsupportedError(f"{tensor_type.__module__}.{tensor_type.__qualname__} has no DLPack exchange table")
         self._describe = describe if table is None else None
         self._options = {"describe": describe, "use_table": use_table, "implementation": implementation,
-                         "accumulate_amax": accumulate_amax, "deterministic": deterministic}
+                         "accumulate_amax": accumulate_amax, "deterministic": deterministic, "lend": lend, "is_capturing": is_capturing}
+        self._lent_errors: dict[int, BaseException] = {}
+
+        def lend_or_note(*asked: int) -> int | None:
+            assert lend is not None
+            try:
+                return lend(*asked)
+            except BaseException as e:  # C code is in between: raised again by _fail
+                self._lent_errors[threading.get_ident()] = e
+                return None
+
+        self._lend = LEND(lend_or_note) if lend else None
 
         def function(name: str) -> int | None:
             return ctypes.cast(getattr(_api, name), _P).value
@@ -124,7 +142,7 @@ class Shim:
             function("PyLong_AsVoidPtr"), function("PyErr_Occurred"), function("PyErr_Clear"),
             function("PyEval_SaveThread"), function("PyEval_RestoreThread"),
             implementation.encode() if implementation else None, None, 0, None, int(deterministic),
-            AMAX_ACCUMULATE if accumulate_amax else 0, 0)
+            AMAX_ACCUMULATE if accumulate_amax else 0, 0, ctypes.cast(self._lend, _P) if self._lend else None, is_capturing)
         functions = _generated.make(_library(), ctypes.addressof(self.context), self._fail)
         if self._describe:
             self._descriptors = _Descriptors()
@@ -166,6 +184,9 @@ class Shim:
         if status > 0:
             raise errors.error(status, ffi.string(lib.nvte_last_error()).decode(errors="replace"))
         kind, index = divmod(-status, 1000)
+        lent = self._lent_errors.pop(threading.get_ident(), None)
+        if lent is not None:
+            raise lent
         op = OPS[name]
         names = [s.name for s in op.slots] + [s.name for s in op.scalars]
         argument, value = f"nvte_{name}: {names[index]}", arguments[index]

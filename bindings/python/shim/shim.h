@@ -46,6 +46,10 @@ typedef struct te_py {
   uint32_t exec_flags;
   uint32_t tensor_flags; /* added to every written tensor that has an amax: NVTE_TENSOR_AMAX_ACCUMULATE */
   size_t needed;         /* out: workspace bytes, when NVTE_ERR_WORKSPACE is returned */
+  /* Memory of a device from the framework's allocator, for work on that stream; NULL: there is none. It stays until the same thread asks
+   * again for the same device, stream and `captured`. Called with the GIL. */
+  void *(*lend)(int32_t device_type, int32_t device_id, void *stream, size_t bytes, int32_t captured);
+  int32_t (*is_capturing)(void *stream, int32_t *status); /* the runtime's; NULL: not known, nothing is remembered */
 } te_py;
 
 /* What one call needs beside its arguments. */
@@ -208,21 +212,42 @@ static inline DLDataType te_dtype(te_call *c, int index) {
   return t;
 }
 
-/* The calling thread's CPU workspace: grown on demand, freed when the thread ends. */
+/* The calling thread's workspaces. The CPU's (the first) is grown on demand and freed when the thread ends; those that a framework lent, one a
+ * device and stream, belong to it. A thread's own, since two threads' kernels may interleave on a stream. */
 typedef struct te_memory {
   void *data;
   size_t size;
+  DLDevice device;
+  void *stream;
+  struct te_memory *next;
 } te_memory;
 te_memory *te_thread_workspace(void);
 
-/* Runs the operator with the GIL released. A CPU call that lacks workspace gets it here; for other devices the framework
- * owns memory, so the size is handed up. */
+/* The thread's entry of a device and stream, made if need be; NULL under capture, where the graph's pool lends memory to each call. */
+static inline te_memory *te_lent(const te_py *py, const nvte_exec *e) {
+  int32_t capturing = 0;
+  te_memory *m = te_thread_workspace();
+  if (!m || !py->is_capturing || (py->is_capturing(e->stream, &capturing) == 0 && capturing)) return NULL;
+  for (; m->next; m = m->next)
+    if (m->next->device.device_type == e->device.device_type && m->next->device.device_id == e->device.device_id && m->next->stream == e->stream) return m->next;
+  if ((m->next = (te_memory *)calloc(1, sizeof *m))) {
+    m->next->device = e->device;
+    m->next->stream = e->stream;
+  }
+  return m->next;
+}
+
+/* Runs the operator with the GIL released. A call that lacks workspace gets it here: a CPU's from malloc, another device's from the framework.
+ * Where the framework lends none, the size is handed up. */
 static inline int32_t te_run(te_call *c, const char *op, nvte_status (*run)(const nvte_exec *, const void *), const void *args) {
   int32_t status = c->status;
   if (!status) {
     nvte_exec *e = c->exec.struct_size ? &c->exec : NULL;
     te_memory *memory = NULL;
-    if (e && e->device.device_type == kDLCPU && !e->workspace && (memory = te_thread_workspace())) {
+    const int host = e && e->device.device_type == kDLCPU, lent = e && !host && !e->workspace && c->py->lend;
+    if (host && !e->workspace) memory = te_thread_workspace();
+    else if (lent) memory = te_lent(c->py, e);
+    if (memory) {
       e->workspace = memory->data;
       e->workspace_size = memory->size;
     }
@@ -230,7 +255,18 @@ static inline int32_t te_run(te_call *c, const char *op, nvte_status (*run)(cons
     status = run(e, args);
     size_t bytes = 0;
     if (status == NVTE_ERR_WORKSPACE && nvte_workspace(op, e, args, &bytes) == NVTE_OK) {
-      if (!memory) {
+      if (lent) {
+        c->py->restore_thread(state);
+        void *p = c->py->lend(e->device.device_type, e->device.device_id, e->stream, bytes, !memory);
+        state = c->py->save_thread();
+        if (memory) {
+          memory->data = p;
+          memory->size = p ? bytes : 0;
+        }
+        e->workspace = p;
+        e->workspace_size = bytes;
+        status = p ? (int32_t)run(e, args) : te_refuse(TE_PY_MEMORY, 0);
+      } else if (!memory) {
         c->py->needed = bytes;
       } else if (bytes > memory->size) {
         void *grown = aligned_alloc(256, (bytes + 255) / 256 * 256);

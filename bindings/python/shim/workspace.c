@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The CPU workspace of each thread that calls through the shim. */
+ * The workspaces of each thread that calls through the shim. */
 #include "shim.h"
 
 static pthread_key_t key;
@@ -9,7 +9,11 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static void release(void *p) {
   te_memory *m = p;
   free(m->data);
-  free(m);
+  while (m) {
+    te_memory *next = m->next;
+    free(m);
+    m = next;
+  }
 }
 static void make_key(void) { key_made = pthread_key_create(&key, release) == 0; }
 

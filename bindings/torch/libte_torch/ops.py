@@ -8,6 +8,9 @@ compute_amax overwrites unless its flag says otherwise.
 """
 from __future__ import annotations
 
+import ctypes
+import os
+import threading
 from typing import Any, Callable, Optional
 
 import torch
@@ -28,10 +31,39 @@ def _describe(t: Tensor) -> tuple[Any, ...]:
     name = _DTYPES.get(t.dtype)
     if name is None or t.device.type not in _DEVICES:
         raise TypeError(f"libte takes no {t.dtype} tensor on {t.device}")
+    if t.device.type != "cpu":
+        raise TypeError(f"libte needs DLPack's exchange table for tensors on {t.device}, which torch {torch.__version__} lacks")
     return t.data_ptr(), tuple(t.shape), t.stride(), _call.DLPACK[name], (_DEVICES[t.device.type], t.device.index or 0)
 
 
-_eager = _shim.Shim(Tensor, describe=_describe, accumulate_amax=True)
+# Workspaces on GPUs, from torch's caching allocator, by thread, device, stream and whether a graph captures. A tensor is only used on the
+# stream that it was allocated on. Under capture it is of the graph's pool; the next call's replaces it, in the order of the stream.
+_workspaces: dict[Any, Tensor] = {}
+
+
+def _lend(kind: int, index: int, stream: Optional[int], size: int, captured: int) -> int:
+    key = (threading.get_ident(), kind, index, stream, captured)
+    _workspaces.pop(key, None)
+    _workspaces[key] = memory = torch.empty(size, dtype=torch.uint8, device=torch.device("cuda", index))
+    return memory.data_ptr()
+
+
+def _is_capturing() -> Optional[int]:
+    """Address of the runtime's function in the copy that torch uses; None where it uses none."""
+    version, prefix = torch.version.hip or torch.version.cuda, "hip" if torch.version.hip else "cuda"
+    if version is None:
+        return None
+    major = version.split(".")[0]
+    for name in (f"libamdhip64.so.{major}", "libamdhip64.so") if torch.version.hip else (f"libcudart.so.{major}",):
+        try:
+            runtime = ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+        except OSError:
+            continue
+        return ctypes.cast(getattr(runtime, f"{prefix}StreamIsCapturing"), ctypes.c_void_p).value
+    return None
+
+
+_eager = _shim.Shim(Tensor, describe=_describe, accumulate_amax=True, lend=_lend, is_capturing=_is_capturing())
 _compiling = torch.compiler.is_compiling
 
 # ---- torch.library: the operators that torch.compile sees ----

@@ -283,7 +283,7 @@ class ModuleState:
 
     def pack(self) -> torch.Tensor:
         if self.slots is None or self.recipe is None:
-            return torch.empty(0, dtype=torch.uint8)
+            return torch.empty(0, dtype=torch.uint8, device="cpu")
         update_states("backward", [self])
         r = self.recipe
         header = {
@@ -297,7 +297,7 @@ class ModuleState:
         }
         head = json.dumps(header, sort_keys=True).encode().ljust(256)
         body = [t.detach().cpu().contiguous().view(-1) for s in self.slots for t in (s.scale, s.history)]
-        raw = torch.cat(body).view(torch.uint8) if body else torch.empty(0, dtype=torch.uint8)
+        raw = torch.cat(body).view(torch.uint8) if body else torch.empty(0, dtype=torch.uint8, device="cpu")
         prefix = torch.frombuffer(bytearray(struct.pack("<8sI", b"LIBTEST1", len(head)) + head), dtype=torch.uint8)
         return torch.cat([prefix, raw])
 
@@ -334,7 +334,7 @@ class ModuleState:
         need = 4 * sum(k + n * k for k in counts)
         if n < 1 or len(data) != 12 + length + need:
             raise ValueError(f"_extra_state: must hold {need} bytes of scales and history, got {len(data) - 12 - length}")
-        values = torch.frombuffer(bytearray(data[12 + length :]), dtype=torch.float32) if need else torch.empty(0)
+        values = torch.frombuffer(bytearray(data[12 + length :]), dtype=torch.float32) if need else torch.empty(0, device="cpu")
         slots, at = [], 0
         for k in counts:
             s = Slots(k, n, device)

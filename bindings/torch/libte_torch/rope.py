@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from . import functional as F
 from . import ops
+from .modules.base import default_device
 
 FORMATS = {"sbhd": 0, "bshd": 1, "thd": 2, "bhsd": 3}
 
@@ -33,7 +34,7 @@ class RotaryPositionEmbedding(nn.Module):
         self.interleaved = interleaved
         self.seq_len_interpolation_factor = seq_len_interpolation_factor
         self.pretrained_max_position_embeddings = pretrained_max_position_embeddings
-        inverse = 1.0 / rotary_base ** (torch.arange(0, self.dim, 2, dtype=torch.float32) / self.dim)
+        inverse = 1.0 / rotary_base ** (torch.arange(0, self.dim, 2, dtype=torch.float32, device=default_device(None)) / self.dim)
         self.register_buffer("inv_freq", inverse, persistent=False)
 
     def forward(self, max_seq_len: int, offset: int = 0) -> Tensor:

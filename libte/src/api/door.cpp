@@ -74,7 +74,9 @@ nvte_status host_call_op(const char *name, const nvte_exec *exec, const void *ar
     Call call;
     if (const nvte_status s = call.open(name, exec, args)) return s;
     Choice choice;
-    return dispatch(*call.op, call.admitted.exec(), call.admitted.args(), &choice);
+    const nvte_status status = dispatch(*call.op, call.admitted.exec(), call.admitted.args(), &choice);
+    if (config::tracing()) trace(*call.op, call.admitted.exec(), call.admitted.args(), choice, status, true);
+    return status;
   });
 }
 

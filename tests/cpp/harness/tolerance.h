@@ -9,6 +9,11 @@ namespace te::test {
 // against double, plus one ulp of the output's dtype at the expected value.
 inline double float_bound(double naive_max_error, double ulp) { return 2 * naive_max_error + ulp; }
 
+// Tensor cores of compute capability 8.9 and 9.0 add the products of FP8 operands in fixed point, 13 bits below the largest of them, split
+// accumulation or not (it splits sums over instructions). What a vendor library makes of FP8 operands may be off by this much of the largest
+// result, beside the naive error: products may be larger than their sum.
+constexpr double kFp8SumError = 0x1p-12;
+
 // A tensor of few elements says little about the naive evaluation's largest error: the same case is drawn with further seeds until
 // this many outputs were seen, at most kNaiveDraws times.
 constexpr int64_t kNaiveOutputs = 1024;

@@ -411,7 +411,7 @@ class MultiheadAttention(nn.Module):
             q, k, v = grouped[..., :per, :], grouped[..., per, :], grouped[..., per + 1, :]
             return q.reshape(*lead, g * per, d), k, v
         q, k, v = torch.split(mixed, [g * per * d, g * d, g * d], dim=-1)
-        return q.unflatten(-1, (g * per, d)), k.unflatten(-1, (g, d)), v.unflatten(-1, (g, d))
+        return q.view(*lead, g * per, d), k.view(*lead, g, d), v.view(*lead, g, d)
 
     def forward(
         self,
@@ -452,12 +452,12 @@ class MultiheadAttention(nn.Module):
                 q, normed = q
             mixed = self.key_value(encoder_output, is_first_microbatch=is_first_microbatch)
             g, d = self.num_gqa_groups, self.head_dim
-            q = q.unflatten(-1, (self.num_attention_heads, d))
+            q = q.view(*q.shape[:-1], self.num_attention_heads, d)
             if self.qkv_weight_interleaved:
-                pairs = mixed.unflatten(-1, (g, 2, d))
+                pairs = mixed.view(*mixed.shape[:-1], g, 2, d)
                 k, v = pairs[..., 0, :], pairs[..., 1, :]
             else:
-                k, v = (t.unflatten(-1, (g, d)) for t in torch.split(mixed, [g * d, g * d], dim=-1))
+                k, v = (t.view(*t.shape[:-1], g, d) for t in torch.split(mixed, [g * d, g * d], dim=-1))
         if self.q_norm is not None and self.qk_norm_before_rope:
             q, k = self.q_norm(q), self.k_norm(k)  # type: ignore[misc]
         if rotary_pos_emb is not None:

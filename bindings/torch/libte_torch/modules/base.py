@@ -203,7 +203,7 @@ class TransformerEngineBaseModule(nn.Module):
     def _load_from_state_dict(self, state_dict: Any, prefix: str, metadata: Any, strict: bool, missing: Any, unexpected: Any, errors: Any) -> None:
         # weights of plain torch modules carry no _extra_state: that means "no FP8 state"
         key = prefix + "_extra_state"
-        state_dict.setdefault(key, torch.empty(0, dtype=torch.uint8))
+        state_dict.setdefault(key, torch.empty(0, dtype=torch.uint8, device="cpu"))
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:

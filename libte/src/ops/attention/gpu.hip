@@ -16,7 +16,7 @@ namespace {
 using namespace device;
 
 constexpr int kBlock = 64, kColumns = 128, kThreads = 4 * kWave, kHostThreads = 4 * kMaxWave;
-constexpr float kLog2e = 1.44269504f, kMinusInf = -__builtin_inff();
+constexpr float kLog2e = 1.44269504f, kLog2eRest = 1.92596299e-8f, kMinusInf = -__builtin_inff();
 template <class T> constexpr int kDepth = 128 / (int)sizeof(T);  // channels of a chunk
 template <class T> constexpr int kLdDepth = padded<T>(kDepth<T>);  // of a row of a tile
 template <class T> constexpr int kLdBlock = padded<T>(kBlock);
@@ -38,6 +38,19 @@ template <class T> struct Shared {
   unsigned char keep[kBlock * kBlock];
   TE_DEVICE float *slab() { return reinterpret_cast<float *>(a) + wave() * 16 * kSlab; }
 };
+
+// 2^x for x up to 127, 0 below -126: the same polynomial as the CPU's (cpu/exp2.h), 2e-9 off before rounding. The hardware's exponential is 2 ulp
+// off, to one side, which a log-sum-exp over few keys shows.
+TE_DEVICE float exp2_near(float x) {
+  const float t = x < -127.f ? -127.f : x, magic = 0x1.8p23f + 127.f, z = t + magic, f = t - (z - magic);  // NaN stays
+  float p = fmaf(1.534581242592868e-4f, f, 1.3399930903688073e-3f);
+  p = fmaf(p, f, 9.618489071726799e-3f);
+  p = fmaf(p, f, 5.550328642129898e-2f);
+  p = fmaf(p, f, 2.4022646248340607e-1f);
+  p = fmaf(p, f, 6.931471824645996e-1f);
+  p = fmaf(p, f, 1.f);
+  return p * __builtin_bit_cast(float, __builtin_bit_cast(unsigned, z) << 23);
+}
 
 // ---- what a block works on ----
 
@@ -238,7 +251,7 @@ template <class T> __global__ void __launch_bounds__(kThreads) forward_kernel(Pr
   Block block;
   fill_rows(p, b, head, q0, seq, block);
   const bool extras = has_extras(p);
-  const float c = extras ? kLog2e : p.scale * kLog2e;
+  const float c = extras ? kLog2e : p.scale * kLog2e, c_rest = extras ? kLog2eRest : fmaf(p.scale, kLog2e, -c) + p.scale * kLog2eRest;
   const float sink = p.softmax_kind == NVTE_SOFTMAX_VANILLA ? kMinusInf : p.sink ? p.sink[head] * kLog2e : 0.f;
   const int64_t kv_head = head / p.group;
   const Operand q = source<T>(p.q, b, seq.q0, head, seq.len_q, p.d, true), k = source<T>(p.k, b, seq.k0, kv_head, seq.len_k, p.d, true);
@@ -273,7 +286,7 @@ template <class T> __global__ void __launch_bounds__(kThreads) forward_kernel(Pr
       seen[i] = seen[i] || top > kMinusInf;
       factor[i] = 1.f;
       if (top > m[i]) {
-        factor[i] = m[i] > kMinusInf ? exp2f(m[i] - top) : 1.f;
+        factor[i] = m[i] > kMinusInf ? exp2_near(m[i] - top) : 1.f;
         m[i] = top;
       }
       sum[i] *= factor[i];
@@ -283,7 +296,8 @@ template <class T> __global__ void __launch_bounds__(kThreads) forward_kernel(Pr
 #pragma unroll
       for (int e = 0; e < kPiece; e++) {
         const int slot = piece_slot(e), row = wave() * 16 + piece_row(e), column = j * 16 + piece_column(e);
-        float x = exp2f(fmaf(s[0][j].v[e], c, m[slot] == kMinusInf ? 0.f : -m[slot]));
+        const float score = s[0][j].v[e];
+        float x = exp2_near(score == kMinusInf ? kMinusInf : fmaf(score, c, fmaf(score, c_rest, m[slot] == kMinusInf ? 0.f : -m[slot])));
         sum[slot] += x;
         if (p.dropout > 0 && !shared.keep[row * kBlock + column]) x = 0.f;
         shared.weights[row * kLdBlock<T> + column] = from_f32<T>(x);
@@ -296,7 +310,7 @@ template <class T> __global__ void __launch_bounds__(kThreads) forward_kernel(Pr
   for (int i = 0; i < kRowSlots; i++) {
     float total = across_columns(sum[i], Add{});
     const bool empty = !seen[i] && total == total;
-    if (sink > kMinusInf) total += exp2f(sink - m[i]);
+    if (sink > kMinusInf) total += exp2_near(sink - m[i]);
     const int row = wave() * 16 + slot_row(i);
     if (row < count && out.stats && c0 == 0 && lane() % kLanesPerRow == 0)
       out.stats[stats_index(p, b, head, seq.q0 + q0 + row)] = empty ? kMinusInf : (float)(((double)m[i] + log2((double)total)) * 0.6931471805599453);

@@ -213,9 +213,7 @@ Handle handle_of(int device) {
 
 nvte_status run_own(const nvte_exec &e, const nvte_gemm_args &a, const char *why) {
   say(kLogInfo, "gemm: blaslt leaves this call to gpu: %s", why);
-  nvte_exec x = e;
-  x.implementation = "gpu";
-  return gpu::host().call_op("gemm", &x, &a);
+  return gemm::run_gpu(e, a);
 }
 
 // Parts of the workspace, in order: the library's, the f32 product or the tuning's D, finish()'s.
@@ -249,7 +247,7 @@ nvte_status run_blaslt(const nvte_exec *exec, const void *args) {
     const Space space(a, p);
     char *const library = static_cast<char *>(exec->workspace), *const product = library + library_bytes(p), *const rest = product + space.product;
     if (p.composed) p.d.data = p.c.data = product;
-    // f32 results promise f32 sums
+    // f32 results get the most exact sums that there are; on Hopper those of FP8 operands still lose bits within a tensor-core instruction
     const bool fast = !(a.flags & NVTE_GEMM_SPLIT_ACCUMULATOR) && p.d.dtype != DType::f32;
     const float alpha = p.composed ? 1.f : a.alpha, beta = p.composed ? 0.f : a.beta;
     const void *c = beta != 0 ? p.c.data : p.d.data;

@@ -12,6 +12,9 @@ nvte_status operand_sums(const nvte_exec &e, const nvte_gemm_args &a, void *spac
 // Everything behind the product: scales, alpha, beta, bias, GELU, D in every form, amax, dbias. sums: [M, N] of op(A) op(B), unscaled.
 nvte_status finish(const nvte_exec &e, const nvte_gemm_args &a, const float *sums, void *space);
 
+// The kernel that takes every call, or none on this chip and says why.
+nvte_status run_gpu(const nvte_exec &e, const nvte_gemm_args &a);
+
 // blaslt.cpp
 const char *refuse_blaslt(const nvte_exec *exec, const void *args);
 nvte_status workspace_blaslt(const nvte_exec *exec, const void *args, size_t *bytes);

@@ -300,6 +300,10 @@ const nvte_implementation table[] = {
     {sizeof(nvte_implementation), "gemm", "blaslt", 10, 0, gemm::refuse_blaslt, gemm::workspace_blaslt, gemm::run_blaslt}};
 }  // namespace
 namespace gemm {
+nvte_status run_gpu(const nvte_exec &e, const nvte_gemm_args &a) {
+  const char *reason = refuse(&e, &a);
+  return reason ? fail(NVTE_ERR_UNSUPPORTED, "gpu: %s", reason) : run(&e, &a);
+}
 size_t finish_bytes(const nvte_gemm_args &a) {
   const Space s(a);
   return sizeof(float) * (size_t)(s.amax + s.sums);
