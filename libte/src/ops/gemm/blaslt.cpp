@@ -2,6 +2,8 @@
 // nvte_gemm by the vendor's library, hipBLASLt or cuBLASLt. It computes D = alpha A B + beta C + bias in one launch where it has the types;
 // every other epilogue runs behind an f32 product in workspace (gpu.hip's finish). Candidates that fail at launch are skipped with a logged
 // reason; when none is left, or for operands that the library cannot address, the kernel of gpu.hip runs, logged too.
+// FP8 operands must have k contiguous there: one without such an orientation is transposed into workspace, bytes that are few beside the product's
+// operations.
 // The library is column-major: it is given D^T = op(B)^T op(A)^T, so its A is our b.
 #include "gpu/vendor/blaslt.h"
 
@@ -14,6 +16,7 @@
 #include <vector>
 
 #include "core/log.h"
+#include "libte/init.h"
 #include "ops/gemm/gpu.h"
 #include "ops/gemm/tuning.h"
 
@@ -74,8 +77,10 @@ struct Operand {
   Matrix m;
   bool k_unit;
   const float *scale;
+  const DLTensor *turn;  // to be transposed into workspace, where m.data will be
+  size_t turned_bytes() const { return turn ? round_up((size_t)(rows(*turn) * columns(*turn))) : 0; }
 };
-// The orientation to use: fp8 needs the one whose k is contiguous. NULL, or why there is none.
+// The orientation to use: fp8 needs k contiguous. NULL, or why there is none.
 const char *operand(const nvte_tensor &t, bool k_last, Operand *o) {
   const bool fp8 = is_fp8(dtype_of(t.data.dtype));
   const bool transposed = present(t.columnwise) && (!present(t.data) || (fp8 && !k_last));
@@ -83,7 +88,27 @@ const char *operand(const nvte_tensor &t, bool k_last, Operand *o) {
   o->k_unit = k_last != transposed;
   o->scale = t.scaling == NVTE_SCALING_TENSOR && present(s) ? address_as<const float>(s) : nullptr;
   if (!addressable(d, &o->m)) return "an operand's rows have no stride that the library takes";
-  return fp8 && !o->k_unit ? "an fp8 operand has no orientation whose k is contiguous" : nullptr;
+  if (!fp8 || o->k_unit) return nullptr;
+  if (rows(d) % 16) return "an fp8 operand has no orientation whose k is contiguous, and k is no multiple of 16";
+  o->turn = &d;
+  o->k_unit = true;
+  o->m.ld = rows(d);
+  return nullptr;
+}
+nvte_status transpose(const nvte_exec &e, Operand *o, char *to) {
+  if (!o->turn) return NVTE_OK;
+  o->m.data = to;
+  int64_t shape[2] = {columns(*o->turn), rows(*o->turn)};
+  nvte_tensor x = {}, y = {};
+  x.struct_size = y.struct_size = sizeof x;
+  x.data = *o->turn;
+  y.data = {to, o->turn->device, 2, o->turn->dtype, shape, nullptr, 0};
+  nvte_transpose_args t = NVTE_TRANSPOSE_ARGS_INIT;
+  t.x = &x;
+  t.y = &y;
+  nvte_exec plain = e;
+  plain.implementation = nullptr;
+  return gpu::host().call_op("transpose", &plain, &t);
 }
 
 struct Plan {
@@ -216,14 +241,15 @@ nvte_status run_own(const nvte_exec &e, const nvte_gemm_args &a, const char *why
   return gemm::run_gpu(e, a);
 }
 
-// Parts of the workspace, in order: the library's, the f32 product or the tuning's D, finish()'s.
+// Parts of the workspace, in order: the library's, the f32 product or the tuning's D, finish()'s, transposed operands.
 struct Space {
-  size_t product, finish;
-  Space(const nvte_gemm_args &a, const Plan &p) : product(0), finish(round_up(gemm::finish_bytes(a))) {
+  size_t product, finish, turned;
+  Space(const nvte_gemm_args &a, const Plan &p) : product(0), finish(round_up(gemm::finish_bytes(a))), turned(0) {
     if (p.unfit) return;
     if (p.composed || tuning().runs > 0) product = round_up((size_t)(p.m * p.d.ld * 4));
+    turned = p.a.turned_bytes() + p.b.turned_bytes();
   }
-  size_t bytes(const Plan &p) const { return (p.unfit ? 0 : library_bytes(p)) + product + finish; }
+  size_t bytes(const Plan &p) const { return (p.unfit ? 0 : library_bytes(p)) + product + finish + turned; }
 };
 
 }  // namespace
@@ -247,6 +273,9 @@ nvte_status run_blaslt(const nvte_exec *exec, const void *args) {
     const Space space(a, p);
     char *const library = static_cast<char *>(exec->workspace), *const product = library + library_bytes(p), *const rest = product + space.product;
     if (p.composed) p.d.data = p.c.data = product;
+    nvte_status status = transpose(*exec, &p.a, rest + space.finish);
+    if (status == NVTE_OK) status = transpose(*exec, &p.b, rest + space.finish + p.a.turned_bytes());
+    if (status != NVTE_OK) return status;
     // f32 results get the most exact sums that there are; on Hopper those of FP8 operands still lose bits within a tensor-core instruction
     const bool fast = !(a.flags & NVTE_GEMM_SPLIT_ACCUMULATOR) && p.d.dtype != DType::f32;
     const float alpha = p.composed ? 1.f : a.alpha, beta = p.composed ? 0.f : a.beta;
