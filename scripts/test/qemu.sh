@@ -7,8 +7,9 @@
 . "$(dirname "$0")/../env.sh"
 emulator=qemu-x86_64-static
 if ! command -v "$emulator" >/dev/null; then
-  [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || { echo "qemu.sh: $emulator is missing: apt-get install qemu-user-static" >&2; exit 1; }
-  apt-get install -y -q qemu-user-static
+  # 3: cannot be had here, which is not the library's fault
+  [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || { echo "qemu.sh: $emulator is missing: apt-get install qemu-user-static" >&2; exit 3; }
+  { apt-get update -q && apt-get install -y -q qemu-user-static; } >/dev/null 2>&1 || { echo "qemu.sh: apt-get cannot install qemu-user-static" >&2; exit 3; }
 fi
 tests="${TREE:-$BUILD}/tests/cpp/libte_ops"
 [ -x "$tests" ] || { echo "qemu.sh: build first ($tests)" >&2; exit 1; }
