@@ -74,7 +74,7 @@ if(LIBTE_CUDA)
   # no contraction where bits are promised: fma() is used where it is meant
   target_compile_options(te_cuda_flags INTERFACE
     "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-x cu>"  # two words: newer CMake adds its own, and the joined form reaches g++
-    "$<$<COMPILE_LANGUAGE:CUDA>:-fmad=false;--expt-relaxed-constexpr;-Xfatbin=-compress-all;-Xcompiler=-Wall,-Wno-unknown-pragmas>"
+    "$<$<COMPILE_LANGUAGE:CUDA>:-fmad=false;--expt-relaxed-constexpr;--split-compile=0;-Xfatbin=-compress-all;-Xcompiler=-Wall,-Wno-unknown-pragmas>"
     "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra>")
   te_plugin(cuda ${cudnn_cpp})
 endif()

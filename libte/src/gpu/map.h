@@ -8,10 +8,17 @@ namespace te::gpu {
 
 constexpr int kMapThreads = 256, kMapColumns = 256, kMapHeight = 8, kMapRows = 32, kSumRows = 128;
 
-// F: static constexpr int kOutputs (1, or 2: y is two maps of k columns side by side);
-//    __device__ void operator()(int64_t row, int64_t column, int n, float (&v)[kOutputs][8]).
+// Rows whose loads are in flight together: 64 to 96 bytes a thread.
+template <class K> constexpr int rows_ahead(int inputs) {
+  if constexpr (K::known) return device::kUnrollRows == 1 ? 1 : inputs == 1 && K::x != DType::f32 ? 4 : inputs == 3 && K::x == DType::f32 ? 1 : 2;
+  else return 1;
+}
+// F: static constexpr int kInputs, kOutputs (1, or 2: y is two maps of k columns side by side);
+//    kSums: column sums may be asked for;
+//    load(row, column, n, Eight<K> (&)[kInputs]), what it reads;
+//    visit(f), which calls f(what) of a choice that a grid takes alike; apply(what, const float (&)[kInputs][8], float (&)[kOutputs][8]).
 // part: [row blocks, kOutputs * k] column sums of the unrounded numbers, or absent.
-template <class F> static __global__ void __launch_bounds__(kMapThreads) map_kernel(
+template <class K, class F> static __global__ void __launch_bounds__(kMapThreads, F::kOutputs == 1 ? 4 : 3) map_kernel(
     F f, Target y, int64_t m, int64_t k, int across, int rows_a_block, float *part) {
   const int64_t block_row = blockIdx.x / (unsigned)across, column = (int64_t)(blockIdx.x % (unsigned)across) * kMapColumns + threadIdx.x % 32 * 8;
   constexpr int kOutputs = F::kOutputs;
@@ -21,21 +28,38 @@ template <class F> static __global__ void __launch_bounds__(kMapThreads) map_ker
   const float scale = scale_of(y.q);
   float amax = 0.f, sums[kOutputs][8] = {};
   if (n > 0) {
-#pragma unroll device::kUnrollRows
-    for (int64_t row = begin + down; row < end; row += kMapHeight) {
-      float v[kOutputs][8];
-      f(row, column, n, v);
+    constexpr int kAhead = rows_ahead<K>(F::kInputs);
+#pragma unroll 1
+    for (int64_t first = begin + down; first < end; first += kMapHeight * kAhead) {
+      Eight<K> in[kAhead][F::kInputs];
 #pragma unroll
-      for (int o = 0; o < kOutputs; o++) {
-        if (part) {
+      for (int u = 0; u < kAhead; u++)
+        if (first + u * kMapHeight < end) f.load(first + u * kMapHeight, column, n, in[u]);
+      const auto put = [&](int64_t row, float (&v)[kOutputs][8]) {
 #pragma unroll
-          for (int i = 0; i < 8; i++) sums[o][i] += v[o][i];
+        for (int o = 0; o < kOutputs; o++) {
+          if (F::kSums && part) {
+#pragma unroll
+            for (int i = 0; i < 8; i++) sums[o][i] += v[o][i];
+          }
+          put8_as<K>(y, (row * kOutputs + o) * k + column, n, scale, v[o], amax);
         }
-        put8(y, (row * kOutputs + o) * k + column, n, scale, v[o], amax);
-      }
+      };
+      float v[kOutputs][8];
+      f.visit([&](auto what) {
+#pragma unroll
+        for (int u = 0; u < kAhead; u++) {
+          float x[F::kInputs][8];
+#pragma unroll
+          for (int i = 0; i < F::kInputs; i++) in[u][i].floats(x[i]);
+          f.apply(what, x, v);
+          if (K::known && first + u * kMapHeight < end) put(first + u * kMapHeight, v);
+        }
+      });
+      if (!K::known) put(first, v);
     }
   }
-  if (part && begin < m) {  // the kMapHeight threads above one another, in order
+  if (F::kSums && part && begin < m) {  // the kMapHeight threads above one another, in order
     __shared__ float s[kMapHeight][kMapColumns];
     const int64_t c = (int64_t)(blockIdx.x % (unsigned)across) * kMapColumns + threadIdx.x;
 #pragma unroll
@@ -60,7 +84,7 @@ struct MapShape {
   int64_t blocks;
   MapShape(int64_t m_, int64_t k_, bool flat, bool sums) : m(m_), k(k_) {
     if (flat && !sums && m * k > 0)
-      for (int64_t row = 4096; row >= 8; row /= 2)
+      for (int64_t row = kMapColumns; row >= 8; row /= 2)  // short rows: a block's numbers lie side by side
         if (m * k % row == 0) {
           m = m * k / row, k = row;
           break;
@@ -89,7 +113,10 @@ struct MapCall {
   }
   template <class F> nvte_status run(const nvte_exec &e, const F &f) {
     if (const nvte_status s = y.begin(e)) return s;
-    map_kernel<F><<<(unsigned)shape.blocks, kMapThreads, 0, stream_of(e)>>>(f, y.target, shape.m, shape.k, shape.across, shape.rows_a_block, part);
+    with_types<true>(y.target.wide && f.knowable(), f.dtype(), y.target.dtype, [&](auto known) {
+      map_kernel<decltype(known)><<<(unsigned)shape.blocks, kMapThreads, 0, stream_of(e)>>>(f, y.target, shape.m, shape.k, shape.across, shape.rows_a_block,
+                                                                                         part);
+    });
     if (const nvte_status s = y.finish(e)) return s;
     return sums ? sum_columns(e, part, shape.row_blocks(), shape.k * outputs, sums->data) : NVTE_OK;
   }

@@ -18,39 +18,54 @@ struct NormForward {
   float epsilon, plus;
 };
 
-template <class S, bool Rms> static __global__ void __launch_bounds__(S::kBlock) norm_forward_kernel(NormForward p) {
+template <class S, class K, bool Rms> static __global__ void __launch_bounds__(S::kBlock, (row_blocks_together<S, K>(1024))) norm_forward_kernel(NormForward p) {
   const int t = (int)threadIdx.x % S::kThreads;
   int64_t row = (int64_t)blockIdx.x * S::kRows + threadIdx.x / S::kThreads;
   device::per_lane(row);
   const int64_t h = row < p.rows ? p.h : 0;
   const float inverse = 1.f / (float)p.h, scale = scale_of(p.y.q);
-  float v[8];
-  const auto fetch = [&](int64_t j, int n) {
-    load8(p.x, row, j, n, v);
-    if (!p.residual.base) return;
-    float r[8];
-    load8(p.residual, row, j, n, r);
+  Eight<K> in[S::kGroups];
+  const auto fetch = [&](int g, int64_t j, int n) { in[g].load(p.x, row, j, n); };
+  const auto add = [&](int g, int64_t j, int n) {
+    Eight<K> other;
+    float v[8], r[8];
+    other.load(p.residual, row, j, n);
+    in[g].floats(v), other.floats(r);
 #pragma unroll
     for (int i = 0; i < 8; i++) {
       v[i] += r[i];
       if (p.x.dtype == DType::bf16) v[i] = device::to_f32(device::from_f32<device::bf16>(v[i]));
       else if (p.x.dtype == DType::f16) v[i] = device::to_f32(device::from_f32<device::f16>(v[i]));
     }
+    in[g].set(v);
   };
+  if constexpr (S::kHeld) {
+    each_group<S>(t, h, fetch);
+    if (p.residual.base) each_group<S>(t, h, add);
+  }
   // sum over the row of f(number), numbers fetched again where they are not held
   bool first = true;
+  int turn = 0;
   const auto total = [&](auto f) {
-    float s = 0.f;
-    each_group<S>(t, h, [&](int64_t j, int n) {
-      if (first || !S::kHeld) fetch(j, n);
+    float s = 0.f, none = 0.f;
+    each_group<S>(t, h, [&](int g, int64_t j, int n) {
+      if constexpr (!S::kHeld) {
+        fetch(g, j, n);
+        if (p.residual.base) add(g, j, n);
+      }
+      float v[8];
+      in[g].forget();
+      in[g].floats(v);
       if (first && p.sum_out) store8(p.sum_out, p.x.dtype, p.x.wide, row * p.h + j, n, v);
       device::per_lane(n);
 #pragma unroll
       for (int i = 0; i < 8; i++)
-        if (i < n) s += f(v[i]);
+        if (K::known || i < n) s += f(v[i]);
     });
     first = false;
-    return row_reduce<S>(s, device::Add{}, 0.f);
+    row_sums<S, false>(s, none, turn);
+    turn ^= 1;
+    return s;
   };
   float mean = 0.f;
   if constexpr (!Rms) {
@@ -69,17 +84,25 @@ template <class S, bool Rms> static __global__ void __launch_bounds__(S::kBlock)
     if (!Rms && p.mu) p.mu[row] = mean;
   }
   float amax = 0.f;
-  each_group<S>(t, h, [&](int64_t j, int n) {
-    if (!S::kHeld) fetch(j, n);
-    float g[8], b[8], w[8];
-    if (p.gamma.base) load8(p.gamma.base, p.gamma.dtype, p.gamma.wide, j, n, g);
-    if (!Rms && p.beta.base) load8(p.beta.base, p.beta.dtype, p.beta.wide, j, n, b);
+  each_group<S>(t, h, [&](int g, int64_t j, int n) {
+    if constexpr (!S::kHeld) {
+      fetch(g, j, n);
+      if (p.residual.base) add(g, j, n);
+    }
+    Eight<K> gamma, beta;
+    float v[8], a[8], b[8], w[8];
+    if (p.gamma.base) gamma.load(p.gamma, 0, j, n);
+    if (!Rms && p.beta.base) beta.load(p.beta, 0, j, n);
+    in[g].forget();
+    in[g].floats(v);
+    if (p.gamma.base) gamma.floats(a);
+    if (!Rms && p.beta.base) beta.floats(b);
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-      w[i] = (v[i] - mean) * r * (p.gamma.base ? g[i] + p.plus : 1.f);
+      w[i] = (v[i] - mean) * r * (p.gamma.base ? a[i] + p.plus : 1.f);
       if (!Rms && p.beta.base) w[i] += b[i];
     }
-    put8(p.y, row * p.h + j, n, scale, w, amax);
+    put8_as<K>(p.y, row * p.h + j, n, scale, w, amax);
   });
   finish<S::kBlock>(p.y.q, amax, (int)blockIdx.x, 0);
 }
@@ -93,65 +116,95 @@ struct NormBackward {
   float plus;
 };
 
-// A block walks rows blockIdx.x, blockIdx.x + gridDim.x, ... and keeps its column sums in registers where rows are held.
-template <class S, bool Rms> static __global__ void __launch_bounds__(S::kBlock) norm_backward_kernel(NormBackward p) {
+// Shapes of the backward pass: fewer numbers a thread, since there are five of each.
+template <class F> void with_sum_shape(int64_t h, F &&f) {
+  if (h <= 256) f(RowShape<32, 256, 1>{});
+  else if (h <= 1024) f(RowShape<64, 64, 2>{});
+  else if (h <= 2048) f(RowShape<128, 128, 2>{});
+  else if (h <= 4096) f(RowShape<256, 256, 2>{});
+  else if (h <= kHeldColumns) f(RowShape<512, 512, 2>{});
+  else f(RowShape<1024, 1024, 1, false>{});
+}
+// A block walks rows blockIdx.x, blockIdx.x + gridDim.x, ... and keeps its column sums in registers where rows are held; then the next row is
+// on its way while this one is worked on.
+template <class S, class K, bool Rms> static __global__ void __launch_bounds__(S::kBlock, (row_blocks_together<S, K>(512))) norm_backward_kernel(NormBackward p) {
+  constexpr int kGroups = S::kGroups;
   const int t = (int)threadIdx.x % S::kThreads, group = (int)threadIdx.x / S::kThreads;
   const float inverse = 1.f / (float)p.h;
-  float dg[8] = {}, db[8] = {}, w[8], n[8], d[8];
-#pragma unroll
-  for (int i = 0; i < 8; i++) w[i] = 1.f;
-  const auto weights = [&](int64_t j, int count) {
-    if (!p.gamma.base) return;
-    load8(p.gamma.base, p.gamma.dtype, p.gamma.wide, j, count, w);
-#pragma unroll
-    for (int i = 0; i < 8; i++) w[i] += p.plus;
+  float dg[kGroups][8] = {}, db[kGroups][8] = {};
+  Eight<K> gamma[kGroups], x[kGroups], dy[kGroups], next_x[kGroups], next_dy[kGroups];
+  const auto weights = [&](int g, int64_t j, int count) {
+    if (p.gamma.base) gamma[g].load(p.gamma, 0, j, count);
   };
   if constexpr (S::kHeld) each_group<S>(t, p.h, weights);
   const int64_t stride = (int64_t)gridDim.x * S::kRows, steps = (p.rows + stride - 1) / stride;
-  for (int64_t k = 0; k < steps; k++) {  // every thread takes every step: there are barriers inside
-    int64_t row = (k * gridDim.x + blockIdx.x) * S::kRows + group;
-    device::per_lane(row);
+  float next_m = 0.f, next_r = 0.f;
+  int64_t row = (int64_t)blockIdx.x * S::kRows + group;
+  device::per_lane(row);
+  const auto begin = [&](int64_t to) {
+    if (to >= p.rows) return;
+    next_m = Rms ? 0.f : p.mu[to], next_r = p.rstd[to];
+    if constexpr (S::kHeld) each_group<S>(t, p.h, [&](int g, int64_t j, int count) { next_x[g].load(p.x, to, j, count), next_dy[g].load(p.dy, to, j, count); });
+  };
+  begin(row);
+  for (int64_t k = 0; k < steps; k++, row += stride) {  // every thread takes every step: there are barriers inside
     const int64_t h = row < p.rows ? p.h : 0;
-    const float m = h && !Rms ? p.mu[row] : 0.f, r = h ? p.rstd[row] : 0.f;
-    float s1 = 0.f, s2 = 0.f;
-    const auto fetch = [&](int64_t j, int count) {
-      load8(p.x, row, j, count, n);
-      load8(p.dy, row, j, count, d);
-      if (!S::kHeld) weights(j, count);
+    const float m = next_m, r = next_r;
+    float n[8], d[8], w[8], s1 = 0.f, s2 = 0.f;
+    // d, n = normalised x, w = d times the weight; twice, since holding them costs more than making them
+    const auto fetch = [&](int g, int64_t j, int count) {
+      if constexpr (!S::kHeld) x[g].load(p.x, row, j, count), dy[g].load(p.dy, row, j, count), weights(g, j, count);
+      x[g].forget(), dy[g].forget(), gamma[g].forget();
+      x[g].floats(n), dy[g].floats(d);
+      if (p.gamma.base) gamma[g].floats(w);
 #pragma unroll
-      for (int i = 0; i < 8; i++) n[i] = (n[i] - m) * r;
+      for (int i = 0; i < 8; i++) {
+        n[i] = (n[i] - m) * r;
+        w[i] = p.gamma.base ? d[i] * (w[i] + p.plus) : d[i];
+      }
     };
-    each_group<S>(t, h, [&](int64_t j, int count) {
-      fetch(j, count);
+#pragma unroll
+    for (int g = 0; g < kGroups; g++) x[g] = next_x[g], dy[g] = next_dy[g];
+    begin(row + stride);
+    each_group<S>(t, h, [&](int g, int64_t j, int count) {
+      fetch(g, j, count);
       device::per_lane(count);
 #pragma unroll
       for (int i = 0; i < 8; i++) {
-        if (i >= count) continue;
-        dg[i] += d[i] * n[i];
-        if (!Rms) db[i] += d[i];
-        s1 += d[i] * w[i] * n[i];
-        if (!Rms) s2 += d[i] * w[i];
+        if (!K::known && i >= count) continue;
+        dg[g][i] = fmaf(d[i], n[i], dg[g][i]);
+        if (!Rms) db[g][i] += d[i];
+        s1 = fmaf(w[i], n[i], s1);
+        if (!Rms) s2 += w[i];
       }
     });
-    s1 = row_reduce<S>(s1, device::Add{}, 0.f) * inverse;
-    if constexpr (!Rms) s2 = row_reduce<S>(s2, device::Add{}, 0.f) * inverse;
-    each_group<S>(t, h, [&](int64_t j, int count) {
-      if (!S::kHeld) fetch(j, count);
+    row_sums<S, !Rms>(s1, s2, (int)(k & 1));
+    s1 *= inverse, s2 *= inverse;
+    each_group<S>(t, h, [&](int g, int64_t j, int count) {
+      Eight<K> add;
       float a[8], out[8];
-      if (p.add.base) load8(p.add, row, j, count, a);
+      if (p.add.base) add.load(p.add, row, j, count);
+      fetch(g, j, count);
+      if (p.add.base) add.floats(a);
 #pragma unroll
-      for (int i = 0; i < 8; i++) out[i] = r * (d[i] * w[i] - n[i] * s1 - s2) + (p.add.base ? a[i] : 0.f);
-      store8(p.dx.base, p.dx.dtype, p.dx.wide, row * p.h + j, count, out);
+      for (int i = 0; i < 8; i++) out[i] = r * (w[i] - n[i] * s1 - s2) + (p.add.base ? a[i] : 0.f);
+      if constexpr (K::known) device::store_f32<8>(reinterpret_cast<typename Stored<K::x>::type *>(p.dx.base) + row * p.h + j, out);
+      else store8(p.dx.base, p.dx.dtype, p.dx.wide, row * p.h + j, count, out);
     });
   }
   if constexpr (S::kHeld) {
     const int64_t slot = (int64_t)blockIdx.x * S::kRows + group;
-    each_group<S>(t, p.h, [&](int64_t j, int count) {
+    each_group<S>(t, p.h, [&](int g, int64_t j, int count) {
+      if constexpr (K::known) {
+        if (p.dgamma_part) device::store_f32<8>(p.dgamma_part + slot * p.h + j, dg[g]);
+        if (!Rms && p.dbeta_part) device::store_f32<8>(p.dbeta_part + slot * p.h + j, db[g]);
+        return;
+      }
 #pragma unroll
       for (int i = 0; i < 8; i++) {
         if (i >= count) continue;
-        if (p.dgamma_part) p.dgamma_part[slot * p.h + j + i] = dg[i];
-        if (!Rms && p.dbeta_part) p.dbeta_part[slot * p.h + j + i] = db[i];
+        if (p.dgamma_part) p.dgamma_part[slot * p.h + j + i] = dg[g][i];
+        if (!Rms && p.dbeta_part) p.dbeta_part[slot * p.h + j + i] = db[g][i];
       }
     });
   }
@@ -198,9 +251,14 @@ template <bool Rms, class Args> NormForwardCall<Args> norm_forward_plan(const Ar
 template <bool Rms, class Args> nvte_status norm_forward_launch(const nvte_exec &e, NormForwardCall<Args> &c) {
   if (const nvte_status s = c.y.begin(e)) return s;
   c.p.y = c.y.target;
-  with_row_shape(c.p.h, [&](auto s) {
+  const NormForward &p = c.p;
+  const DType x = p.x.dtype;
+  const bool known = p.y.wide && knowable(p.x, x) && knowable(p.residual, x) && knowable(p.gamma, x) && knowable(p.beta, x);
+  with_row_shape(p.h, [&](auto s) {
     using S = decltype(s);
-    norm_forward_kernel<S, Rms><<<(unsigned)c.y.blocks, S::kBlock, 0, stream_of(e)>>>(c.p);
+    with_row_types<S, true>(known, x, p.y.dtype, [&](auto k) {
+      norm_forward_kernel<S, decltype(k), Rms><<<(unsigned)c.y.blocks, S::kBlock, 0, stream_of(e)>>>(p);
+    });
   });
   return c.y.finish(e);
 }
@@ -219,8 +277,8 @@ template <bool Rms, class Args> NormBackwardCall norm_backward_plan(const Args &
   p.dx.base = address_as<char>(a.dx->data);
   p.dx.dtype = dtype_of(a.dx->data.dtype);
   p.dx.wide = h % 8 == 0 && aligned(p.dx.base, 16);
-  with_row_shape(h, [&](auto s) {
-    const int64_t most = 264 * 1024 / s.kBlock, need = ceil_div(m, s.kRows);  // a function of the shape only
+  with_sum_shape(h, [&](auto s) {
+    const int64_t most = device::kResidentThreads / s.kBlock, need = ceil_div(m, s.kRows);  // a function of the shape only
     c.blocks = need < 1 ? 1 : need < most ? need : most;
     c.slots = m == 0 ? 0 : s.kHeld ? c.blocks * s.kRows : ceil_div(m, kSumBlock);
   });
@@ -238,15 +296,21 @@ template <bool Rms> nvte_status norm_backward_launch(const nvte_exec &e, const N
       if (c.slots > 65535) return fail(NVTE_ERR_UNSUPPORTED, "x has more than %d rows of more than %d numbers", 65535 * kSumBlock, (int)kHeldColumns);
       norm_columns_kernel<Rms><<<dim3((unsigned)ceil_div(p.h, 256), (unsigned)c.slots), 256, 0, stream_of(e)>>>(p);
     }
-    with_row_shape(p.h, [&](auto s) {
+    const DType x = p.x.dtype;
+    const bool known = p.dx.wide && knowable(p.x, x) && knowable(p.dy, x) && knowable(p.gamma, x) && knowable(p.add, x);
+    with_sum_shape(p.h, [&](auto s) {
       using S = decltype(s);
-      norm_backward_kernel<S, Rms><<<(unsigned)c.blocks, S::kBlock, 0, stream_of(e)>>>(p);
+      with_row_types<S, false>(known, x, p.dx.dtype, [&](auto k) {
+        norm_backward_kernel<S, decltype(k), Rms><<<(unsigned)c.blocks, S::kBlock, 0, stream_of(e)>>>(p);
+      });
     });
     if (const nvte_status s = launched("norm backward")) return s;
   }
-  if (dgamma && present(dgamma->data))
-    if (const nvte_status s = sum_columns(e, p.dgamma_part, c.slots, p.h, dgamma->data)) return s;
-  return dbeta && present(dbeta->data) ? sum_columns(e, p.dbeta_part, c.slots, p.h, dbeta->data) : NVTE_OK;
+  const bool dg = dgamma && present(dgamma->data), db = dbeta && present(dbeta->data);
+  const bool together = dg && db && dtype_of(dgamma->data.dtype) == dtype_of(dbeta->data.dtype);
+  if (dg)
+    if (const nvte_status s = sum_columns(e, p.dgamma_part, c.slots, p.h, dgamma->data, nullptr, p.dbeta_part, together ? &dbeta->data : nullptr)) return s;
+  return db && !together ? sum_columns(e, p.dbeta_part, c.slots, p.h, dbeta->data) : NVTE_OK;
 }
 
 }  // namespace te::gpu

@@ -74,22 +74,34 @@ inline nvte_status finish_amax(const nvte_exec &e, const nvte_tensor &y, const Q
   return launched("amax reduction");
 }
 
-// Column sums, second stage: out[j] = sum over row blocks of part[b, j]; 32 columns a block, 32 threads down each, one fixed order.
-template <class T> static __global__ void __launch_bounds__(1024) reduce_columns(const float *part, int64_t blocks, int64_t columns, T *out, const float *noop) {
-  __shared__ float s[32][33];
+// Column sums, second stage: out[j] = sum over row blocks of part[b, j], of one matrix or two; kColumns a block, few where there are few
+// columns and so many row blocks, one fixed order.
+constexpr int kSumThreads = 512;
+template <class T> struct ColumnSums {
+  const float *part;
+  T *out;
+};
+template <class T, int kColumns> static __global__ void __launch_bounds__(kSumThreads) reduce_columns(
+    ColumnSums<T> one, ColumnSums<T> two, int64_t blocks, int64_t columns, const float *noop) {
+  constexpr int kDown = kSumThreads / kColumns;
+  __shared__ float s[kDown][kColumns + 1];
   if (noop && *noop == 1.f) return;
-  const int tx = (int)threadIdx.x % 32, ty = (int)threadIdx.x / 32;
-  const int64_t j = (int64_t)blockIdx.x * 32 + tx;
+  const ColumnSums<T> c = blockIdx.y ? two : one;
+  const int tx = (int)threadIdx.x % kColumns, ty = (int)threadIdx.x / kColumns;
+  const int64_t j = (int64_t)blockIdx.x * kColumns + tx;
   float sum = 0.f;
-  if (j < columns)
-    for (int64_t b = ty; b < blocks; b += 32) sum += part[b * columns + j];
-  s[ty][tx] = sum;
-  __syncthreads();
-  if (ty != 0 || j >= columns) return;
-  sum = 0.f;
+  if (j < columns) {
+#pragma unroll 8
+    for (int64_t b = ty; b < blocks; b += kDown) sum += c.part[b * columns + j];
+  }
 #pragma unroll
-  for (int i = 0; i < 32; i++) sum += s[i][tx];
-  out[j] = device::from_f32<T>(sum);
+  for (int half = kDown / 2; half; half /= 2) {
+    s[ty][tx] = sum;
+    __syncthreads();
+    if (ty < half) sum += s[ty + half][tx];
+    __syncthreads();
+  }
+  if (ty == 0 && j < columns) c.out[j] = device::from_f32<T>(sum);
 }
 
 // Calls f(T{}) with the device storage type.
@@ -112,11 +124,16 @@ template <class F> bool visit_fp8(DType t, F &&f) {
 }
 template <class F> bool visit_any(DType t, F &&f) { return visit_float(t, f) || visit_fp8(t, f); }
 
-inline nvte_status sum_columns(const nvte_exec &e, const float *part, int64_t blocks, int64_t columns, const DLTensor &out, const float *noop = nullptr) {
+// out2: absent, or summed in the same launch, of out's dtype.
+inline nvte_status sum_columns(const nvte_exec &e, const float *part, int64_t blocks, int64_t columns, const DLTensor &out, const float *noop = nullptr,
+                               const float *part2 = nullptr, const DLTensor *out2 = nullptr) {
   if (columns == 0) return NVTE_OK;
   visit_float(dtype_of(out.dtype), [&](auto t) {
     using T = decltype(t);
-    reduce_columns<T><<<(unsigned)ceil_div(columns, 32), 1024, 0, stream_of(e)>>>(part, blocks, columns, address_as<T>(out), noop);
+    const ColumnSums<T> one = {part, address_as<T>(out)}, two = out2 ? ColumnSums<T>{part2, address_as<T>(*out2)} : one;
+    const unsigned both = out2 ? 2 : 1;
+    if (columns < 4096) reduce_columns<T, 8><<<dim3((unsigned)ceil_div(columns, 8), both), kSumThreads, 0, stream_of(e)>>>(one, two, blocks, columns, noop);
+    else reduce_columns<T, 32><<<dim3((unsigned)ceil_div(columns, 32), both), kSumThreads, 0, stream_of(e)>>>(one, two, blocks, columns, noop);
   });
   return launched("column sums");
 }

@@ -49,11 +49,52 @@ template <class T> static __global__ void __launch_bounds__(kTransposeThreads) t
   }
 }
 
+// Elements of two bytes, all groups of eight whole and wide, rows of one stride: a thread takes eight rows of eight, turns them in registers, and
+// the tile's pieces change places in shared memory, where the XOR keeps both sides free of bank conflicts.
+constexpr int kPieceSide = 128;
+static __global__ void __launch_bounds__(kTransposeThreads) transpose_pieces_kernel(
+    const unsigned short *x, int64_t stride, unsigned short *y, int64_t m, int64_t k, int tiles_across, const float *noop) {
+  constexpr int kPieces = kPieceSide / 8;
+  static_assert(kPieces * kPieces == kTransposeThreads, "a piece a thread");
+  __shared__ uint4 tile[kPieceSide * kPieces];
+  if (noop && *noop == 1.f) return;
+  const int64_t r0 = (int64_t)(blockIdx.x / (unsigned)tiles_across) * kPieceSide, c0 = (int64_t)(blockIdx.x % (unsigned)tiles_across) * kPieceSide;
+  const int across = (int)threadIdx.x % kPieces, down = (int)threadIdx.x / kPieces;
+  if (r0 + down * 8 < m && c0 + across * 8 < k) {
+    const unsigned short *p = x + (r0 + down * 8) * stride + c0 + across * 8;
+    device::pack<unsigned, 4> in[8];
+#pragma unroll
+    for (int r = 0; r < 8; r++) in[r] = device::load<4>(reinterpret_cast<const unsigned *>(p + r * stride));
+#pragma unroll
+    for (int c = 0; c < 8; c++) {
+      unsigned w[4];
+#pragma unroll
+      for (int i = 0; i < 4; i++) w[i] = __byte_perm(in[2 * i].v[c / 2], in[2 * i + 1].v[c / 2], c % 2 ? 0x7632 : 0x5410);
+      tile[(across * 8 + c) * kPieces + (down ^ across)] = uint4{w[0], w[1], w[2], w[3]};
+    }
+  }
+  __syncthreads();
+  const int64_t row = r0 + across * 8;  // of x: eight of its rows are a piece of y's row
+#pragma unroll
+  for (int i = 0; i < 8; i++) {
+    const int column = i * kPieces + down;
+    if (row < m && c0 + column < k) *reinterpret_cast<uint4 *>(y + (c0 + column) * m + row) = tile[column * kPieces + (across ^ (column / 8))];
+  }
+}
+
 template <class T> nvte_status transpose_as(const nvte_exec &e, const char *x, const device::Rows &rows, char *y, int64_t m, int64_t k, const float *noop) {
   constexpr int64_t kSide = sizeof(T) == 8 ? 32 : 64, kGroup = 16 / (int64_t)sizeof(T);
   bool wide_x = k % kGroup == 0 && aligned(x, 16) && rows.stride % kGroup == 0;
   for (int i = 0; i < rows.n; i++) wide_x = wide_x && rows.step[i] % kGroup == 0;
   const bool wide_y = m % kGroup == 0 && aligned(y, 16);
+  if constexpr (sizeof(T) == 2) {
+    if (wide_x && wide_y && rows.n == 0) {
+      const int64_t tiles = ceil_div(k, kPieceSide);
+      transpose_pieces_kernel<<<(unsigned)(tiles * ceil_div(m, kPieceSide)), kTransposeThreads, 0, stream_of(e)>>>(
+          reinterpret_cast<const unsigned short *>(x), rows.stride, reinterpret_cast<unsigned short *>(y), m, k, (int)tiles, noop);
+      return launched("transpose");
+    }
+  }
   const int64_t across = ceil_div(k, kSide);
   transpose_kernel<T><<<(unsigned)(across * ceil_div(m, kSide)), kTransposeThreads, 0, stream_of(e)>>>(
       reinterpret_cast<const T *>(x), rows, reinterpret_cast<T *>(y), m, k, (int)across, wide_x, wide_y, noop);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Storage types and their conversions: round to nearest even, fp8 saturates (infinity too), NaN stays NaN with its sign (FNUZ: 0x80). Bit for
-// bit the CPU's cpu/vec.h. Hardware converts where the chip has that format; the rest is arithmetic.
+// Storage types and their conversions: round to nearest even, fp8 saturates (infinity too), NaN stays NaN, in fp8 with its sign (FNUZ: 0x80).
+// Numbers are bit for bit the CPU's cpu/vec.h. Hardware converts where the chip has that format; the rest is arithmetic.
 #pragma once
 #include "gpu/device/wave.h"
 
@@ -19,6 +19,26 @@ TE_DEVICE float from_bits(unsigned u) { return __uint_as_float(u); }
 // Correctly rounded division and root whatever the compiler's defaults (HIP's are not exact for f32 without a flag).
 TE_DEVICE float divide(float a, float b) { return __fdiv_rn(a, b); }
 TE_DEVICE float root(float a) { return __fsqrt_rn(a); }
+// 2^a: relative error 2^-22, subnormal results are 0.
+TE_DEVICE float exp2_fast(float a) {
+#if defined(TE_VENDOR_HIP)
+  return __builtin_amdgcn_exp2f(a);
+#else
+  float r;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(a));
+  return r;
+#endif
+}
+// 1 / a for a in [1, 2^60], to the last bit or nearly: divide() costs five times as much, most of it for quotients at the edges.
+TE_DEVICE float reciprocal(float a) {
+#if defined(TE_VENDOR_HIP)
+  const float r = __builtin_amdgcn_rcpf(a);
+#else
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(a));
+#endif
+  return fmaf(r, fmaf(-a, r, 1.f), r);
+}
 
 // ---- 16-bit ----
 TE_DEVICE float to_f32(float x) { return x; }
@@ -35,9 +55,15 @@ TE_DEVICE float to_f32(f16 x) {
 template <class T> TE_DEVICE T from_f32(float x);
 template <> TE_DEVICE float from_f32<float>(float x) { return x; }
 template <> TE_DEVICE bf16 from_f32<bf16>(float x) {
+#if defined(TE_VENDOR_HIP)
   const unsigned u = bits(x);
   const unsigned r = x != x ? (u >> 16) | 0x40u : (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
   return bf16{(unsigned short)r};
+#else
+  unsigned short r;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r) : "f"(x));
+  return bf16{r};
+#endif
 }
 template <> TE_DEVICE f16 from_f32<f16>(float x) {
 #if defined(TE_VENDOR_HIP)
@@ -45,10 +71,23 @@ template <> TE_DEVICE f16 from_f32<f16>(float x) {
 #else
   unsigned short h;
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
-  // the instruction gives one NaN; the CPU keeps sign and payload
-  return f16{x != x ? (unsigned short)((bits(x) >> 16 & 0x8000u) | 0x7e00u | (bits(x) >> 13 & 0x3ffu)) : h};
+  return f16{h};
 #endif
 }
+// Two at once in a word, low half first.
+template <class T> TE_DEVICE unsigned pack2(float a, float b) { return from_f32<T>(a).b | (unsigned)from_f32<T>(b).b << 16; }
+#if !defined(TE_VENDOR_HIP)
+template <> TE_DEVICE unsigned pack2<bf16>(float a, float b) {
+  unsigned w;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(b), "f"(a));
+  return w;
+}
+template <> TE_DEVICE unsigned pack2<f16>(float a, float b) {
+  unsigned w;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(b), "f"(a));
+  return w;
+}
+#endif
 
 // ---- fp8 by arithmetic: adding 2^(e + 23 - mantissa bits) rounds the magnitude to the format's grid, subnormals included ----
 template <int kMinExponent, int kShift> TE_DEVICE unsigned fp8_code(float x, float largest) {
@@ -84,25 +123,44 @@ TE_DEVICE float to_f32(e5m2fnuz x) {
 }
 
 // Four codes at once in a word, low byte first: the form kernels use. The chip's own conversion where it has the format.
+template <class T> TE_DEVICE void unpack4(unsigned w, float (&v)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; i++) v[i] = to_f32(T{(unsigned char)(w >> 8 * i)});
+}
 template <class T> TE_DEVICE unsigned pack4(float a, float b, float c, float d) {
   return from_f32<T>(a).b | (unsigned)from_f32<T>(b).b << 8 | (unsigned)from_f32<T>(c).b << 16 | (unsigned)from_f32<T>(d).b << 24;
 }
 #if defined(TE_VENDOR_CUDA) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-// The instruction saturates but gives one positive NaN: put the sign back.
-TE_DEVICE unsigned nan_signs(float a, float b, float c, float d) {
-  return (a != a ? sign8(a) : 0u) | (b != b ? sign8(b) : 0u) << 8 | (c != c ? sign8(c) : 0u) << 16 | (d != d ? sign8(d) : 0u) << 24;
+// The instruction saturates but gives one positive NaN, 0x7f, and that to nothing else: put the sign back.
+TE_DEVICE unsigned nan_signs(unsigned codes, float a, float b, float c, float d) {
+  if ((((codes & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u) == 0) return codes;
+  return codes | (a != a ? sign8(a) : 0u) | (b != b ? sign8(b) : 0u) << 8 | (c != c ? sign8(c) : 0u) << 16 | (d != d ? sign8(d) : 0u) << 24;
 }
 template <> TE_DEVICE unsigned pack4<e4m3>(float a, float b, float c, float d) {
   unsigned short lo, hi;
   asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(lo) : "f"(b), "f"(a));
   asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(hi) : "f"(d), "f"(c));
-  return (lo | (unsigned)hi << 16) | nan_signs(a, b, c, d);
+  return nan_signs(lo | (unsigned)hi << 16, a, b, c, d);
 }
 template <> TE_DEVICE unsigned pack4<e5m2>(float a, float b, float c, float d) {
   unsigned short lo, hi;
   asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(lo) : "f"(b), "f"(a));
   asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(hi) : "f"(d), "f"(c));
-  return (lo | (unsigned)hi << 16) | nan_signs(a, b, c, d);
+  return nan_signs(lo | (unsigned)hi << 16, a, b, c, d);
+}
+// Each code is a number of f16.
+TE_DEVICE void halves(unsigned two, float &a, float &b) { a = to_f32(f16{(unsigned short)two}), b = to_f32(f16{(unsigned short)(two >> 16)}); }
+template <> TE_DEVICE void unpack4<e4m3>(unsigned w, float (&v)[4]) {
+  unsigned lo, hi;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(lo) : "h"((unsigned short)w));
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(hi) : "h"((unsigned short)(w >> 16)));
+  halves(lo, v[0], v[1]), halves(hi, v[2], v[3]);
+}
+template <> TE_DEVICE void unpack4<e5m2>(unsigned w, float (&v)[4]) {
+  unsigned lo, hi;
+  asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(lo) : "h"((unsigned short)w));
+  asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(hi) : "h"((unsigned short)(w >> 16)));
+  halves(lo, v[0], v[1]), halves(hi, v[2], v[3]);
 }
 #elif defined(TE_VENDOR_HIP) && (defined(__gfx942__) || defined(__gfx950__))
 // One mnemonic, two meanings: FNUZ codes on gfx942, OCP codes on gfx950. It does not saturate by itself: clamp, keeping NaN.

@@ -43,11 +43,27 @@ template <class T> TE_DEVICE void per_lane(T &v) {
   (void)v;
 #endif
 }
+// Hides where a word came from, so that what is made of it is made anew rather than kept in registers.
+TE_DEVICE void opaque(unsigned &v) {
+#if defined(TE_VENDOR_HIP) && defined(__AMDGCN__)
+  asm volatile("" : "+v"(v));
+#elif !defined(TE_VENDOR_HIP)
+  asm volatile("" : "+r"(v));
+#else
+  (void)v;
+#endif
+}
 // How often loops over rows are unrolled; AMD has no scalar registers to spare for it.
 #if defined(TE_VENDOR_HIP)
 inline constexpr int kUnrollRows = 1;
 #else
 inline constexpr int kUnrollRows = 4;
+#endif
+// Threads of a grid whose blocks walk over rows: about one round of a large chip, and the same on every chip, since sums depend on it.
+#if defined(TE_VENDOR_HIP)
+inline constexpr int kResidentThreads = 304 * 512;
+#else
+inline constexpr int kResidentThreads = 132 * 512;
 #endif
 TE_DEVICE int lane() { return (int)(threadIdx.x % kWave); }
 TE_DEVICE int wave() { return (int)(threadIdx.x / kWave); }

@@ -8,29 +8,34 @@ namespace {
 using gpu::Input;
 
 struct Forward {
-  static constexpr int kOutputs = 1;
+  static constexpr int kInputs = 1, kOutputs = 1;
+  static constexpr bool kSums = false;
   Input x;
   int activation;
-  __device__ void operator()(int64_t row, int64_t column, int n, float (&v)[1][8]) const {
-    gpu::load8(x, row, column, n, v[0]);
-    device::visit_activation(activation, [&](auto f) {
+  DType dtype() const { return x.dtype; }
+  bool knowable() const { return gpu::knowable(x, x.dtype); }
+  template <class In> __device__ void load(int64_t row, int64_t column, int n, In (&in)[1]) const { in[0].load(x, row, column, n); }
+  template <class V> __device__ void visit(V &&f) const { device::visit_activation(activation, f); }
+  template <class A> __device__ static void apply(A, const float (&in)[1][8], float (&v)[1][8]) {
 #pragma unroll
-      for (int i = 0; i < 8; i++) v[0][i] = f.value(v[0][i]);
-    });
+    for (int i = 0; i < 8; i++) v[0][i] = A::value(in[0][i]);
   }
 };
 struct Backward {
-  static constexpr int kOutputs = 1;
+  static constexpr int kInputs = 2, kOutputs = 1;
+  static constexpr bool kSums = true;
   Input dy, x;
   int activation;
-  __device__ void operator()(int64_t row, int64_t column, int n, float (&v)[1][8]) const {
-    float d[8];
-    gpu::load8(x, row, column, n, v[0]);
-    gpu::load8(dy, row, column, n, d);
-    device::visit_activation(activation, [&](auto f) {
+  DType dtype() const { return x.dtype; }
+  bool knowable() const { return gpu::knowable(x, x.dtype) && gpu::knowable(dy, x.dtype); }
+  template <class In> __device__ void load(int64_t row, int64_t column, int n, In (&in)[2]) const {
+    in[0].load(x, row, column, n);
+    in[1].load(dy, row, column, n);
+  }
+  template <class V> __device__ void visit(V &&f) const { device::visit_activation(activation, f); }
+  template <class A> __device__ static void apply(A, const float (&in)[2][8], float (&v)[1][8]) {
 #pragma unroll
-      for (int i = 0; i < 8; i++) v[0][i] = d[i] * f.both(v[0][i]).slope;
-    });
+    for (int i = 0; i < 8; i++) v[0][i] = in[1][i] * A::both(in[0][i]).slope;
   }
 };
 

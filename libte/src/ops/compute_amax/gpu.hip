@@ -8,26 +8,28 @@ using gpu::Input;
 
 constexpr int kThreads = 512, kUnroll = 4;
 
-__global__ void __launch_bounds__(kThreads) amax_kernel(Input x, int64_t groups, int64_t k, int64_t across, float *part, const float *noop) {
+// K known: x is contiguous, whatever its shape.
+template <class K> __global__ void __launch_bounds__(kThreads) amax_kernel(
+    Input x, int64_t groups, int64_t k, int64_t across, float *part, const float *noop) {
   if (noop && *noop == 1.f) return;
   const int64_t step = (int64_t)gridDim.x * kThreads;
   float amax = 0.f;
   for (int64_t i = (int64_t)blockIdx.x * kThreads + threadIdx.x; i < groups; i += step * kUnroll) {
-    float v[kUnroll][8];
+    gpu::Eight<K> in[kUnroll] = {};
 #pragma unroll
     for (int u = 0; u < kUnroll; u++) {
-      const int64_t g = i + u * step, column = g % across * 8;
-      if (g < groups) {
-        gpu::load8(x, g / across, column, column + 8 <= k ? 8 : (int)(k - column), v[u]);
-      } else {
-#pragma unroll
-        for (int c = 0; c < 8; c++) v[u][c] = 0.f;
-      }
+      const int64_t g = i + u * step;
+      if (g >= groups) break;
+      const int64_t row = K::known ? 0 : g / across, column = (g - row * across) * 8;
+      in[u].load(x, row, column, K::known || column + 8 <= k ? 8 : (int)(k - column));
     }
 #pragma unroll
-    for (int u = 0; u < kUnroll; u++)
+    for (int u = 0; u < kUnroll; u++) {
+      float v[8];
+      in[u].floats(v);
 #pragma unroll
-      for (int c = 0; c < 8; c++) amax = fmaxf(amax, fabsf(v[u][c]));
+      for (int c = 0; c < 8; c++) amax = fmaxf(amax, fabsf(v[c]));
+    }
   }
   amax = device::block_reduce<kThreads>(amax, device::Max{}, 0.f);
   if (threadIdx.x == 0) part[blockIdx.x] = amax;
@@ -52,7 +54,9 @@ Call plan(const nvte_compute_amax_args &a, gpu::Space &space) {
 nvte_status launch(const nvte_exec &e, const nvte_compute_amax_args &a, const Call &c) {
   const float *noop = a.noop ? address_as<const float>(a.noop->data) : nullptr;
   const int64_t across = c.k > 0 ? gpu::ceil_div(c.k, 8) : 1;
-  amax_kernel<<<c.blocks, kThreads, 0, gpu::stream_of(e)>>>(c.x, c.k > 0 ? c.m * across : 0, c.k, across, c.part, noop);
+  gpu::with_types<false>(gpu::knowable(c.x, c.x.dtype) && c.x.rows.stride == c.k, c.x.dtype, c.x.dtype, [&](auto known) {
+    amax_kernel<decltype(known)><<<c.blocks, kThreads, 0, gpu::stream_of(e)>>>(c.x, c.k > 0 ? c.m * across : 0, c.k, across, c.part, noop);
+  });
   gpu::reduce_amax<<<1, 1024, 0, gpu::stream_of(e)>>>(c.part, c.blocks, address_as<float>(a.amax->data), (a.flags & NVTE_COMPUTE_AMAX_ACCUMULATE) != 0, noop);
   return gpu::launched("compute_amax");
 }

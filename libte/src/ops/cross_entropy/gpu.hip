@@ -19,26 +19,43 @@ struct Forward {
   float smoothing;
 };
 
-__global__ void __launch_bounds__(kThreads) forward_kernel(Forward p) {
+template <class K> __global__ void __launch_bounds__(kThreads) forward_kernel(Forward p) {
+  constexpr int kAhead = K::known ? 4 : 1;
   const int64_t token = blockIdx.x, at = p.x.rows(token);
   float best = -INFINITY, sum = 0.f, all = 0.f;
-  for (int64_t j = (int64_t)threadIdx.x * 8; j < p.n; j += kThreads * 8) {
-    const int n = j + 8 <= p.n ? 8 : (int)(p.n - j);
-    float v[8], top = best;
-    gpu::load8(p.x.base, p.x.dtype, p.x.wide, at + j, n, v);
+#pragma unroll 1
+  for (int64_t first = (int64_t)threadIdx.x * 8; first < p.n; first += kThreads * 8 * kAhead) {
+    gpu::Eight<K> in[kAhead];
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
-      if (i >= n) v[i] = -INFINITY;
-      else all += v[i];
-      top = fmaxf(top, v[i]);  // skips NaN, which shows in the sum
-    }
-    if (top > best) {
-      sum *= expf(best - top);
-      best = top;
+    for (int u = 0; u < kAhead; u++) {
+      const int64_t j = first + u * kThreads * 8;
+      if (j < p.n) in[u].load(p.x, token, j, j + 8 <= p.n ? 8 : (int)(p.n - j));
     }
 #pragma unroll
-    for (int i = 0; i < 8; i++)
-      if (i < n) sum += best > -INFINITY ? expf(v[i] - best) : v[i] == v[i] ? 0.f : v[i];
+    for (int u = 0; u < kAhead; u++) {
+      const int64_t j = first + u * kThreads * 8;
+      if (j >= p.n) break;
+      const int n = K::known || j + 8 <= p.n ? 8 : (int)(p.n - j);
+      float v[8], top = best;
+      in[u].floats(v);
+#pragma unroll
+      for (int i = 0; i < 8; i++) {
+        if (i >= n) v[i] = -INFINITY;
+        else all += v[i];
+        top = fmaxf(top, v[i]);  // skips NaN, which shows in the sum
+      }
+      if (top > best) {
+        sum *= expf(best - top);
+        best = top;
+      }
+      if (best > -INFINITY) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) sum += expf(v[i] - best);  // beyond n: of -infinity
+      } else {
+#pragma unroll
+        for (int i = 0; i < 8; i++) sum += v[i] == v[i] ? 0.f : v[i];
+      }
+    }
   }
   const float m = device::block_reduce<kThreads>(best, device::Max{}, -INFINITY);
   sum = device::block_reduce<kThreads>(best > -INFINITY ? sum * expf(best - m) : sum, device::Add{}, 0.f);
@@ -138,7 +155,10 @@ nvte_status launch(const nvte_exec &e, const nvte_cross_entropy_forward_args &a,
   Forward p = {gpu::input_of(a.logits, x.shape[1]), address_as<const long long>(a.target->data),
                reduces ? c.losses : given(a.loss) ? address_as<float>(a.loss->data) : nullptr, given(a.lse) ? address_as<float>(a.lse->data) : nullptr,
                given(a.partials) ? address_as<float>(a.partials->data) : nullptr, x.shape[1], a.ignore_index, a.vocab_start, a.label_smoothing};
-  if (tokens) forward_kernel<<<(unsigned)tokens, kThreads, 0, gpu::stream_of(e)>>>(p);
+  if (tokens)
+    gpu::with_types<false>(gpu::knowable(p.x, p.x.dtype), p.x.dtype, p.x.dtype, [&](auto k) {
+      forward_kernel<decltype(k)><<<(unsigned)tokens, kThreads, 0, gpu::stream_of(e)>>>(p);
+    });
   if (reduces)
     reduce_kernel<<<1, kReduceThreads, 0, gpu::stream_of(e)>>>(p.loss, p.target, tokens, a.ignore_index, a.reduction == NVTE_REDUCTION_MEAN,
                                                                address_as<float>(a.loss->data), nullptr);

@@ -5,8 +5,26 @@
 namespace te {
 namespace {
 using namespace device;
-constexpr int kThreads = 256, kTile = 64;
+constexpr int kThreads = 256, kTile = 64, kAhead = 8;
 
+// Aligned: kAhead loads of eight codes in flight a thread.
+template <class T, class Y> __global__ void __launch_bounds__(kThreads) wide_kernel(const T *x, const float *scale_inv, Y *y, int64_t groups) {
+  const float s = *scale_inv;
+  const int64_t first = (int64_t)blockIdx.x * (kThreads * kAhead) + threadIdx.x;
+  uint2 codes[kAhead];
+#pragma unroll
+  for (int u = 0; u < kAhead; u++)
+    if (first + u * kThreads < groups) codes[u] = reinterpret_cast<const uint2 *>(x)[first + u * kThreads];
+#pragma unroll
+  for (int u = 0; u < kAhead; u++) {
+    if (first + u * kThreads >= groups) break;
+    float v[8], lo[4], hi[4];
+    unpack4<T>(codes[u].x, lo), unpack4<T>(codes[u].y, hi);
+#pragma unroll
+    for (int c = 0; c < 4; c++) v[c] = lo[c] * s, v[c + 4] = hi[c] * s;
+    store_f32<8>(y + (first + u * kThreads) * 8, v);
+  }
+}
 // Eight codes a thread.
 template <class T> __global__ void __launch_bounds__(kThreads) flat_kernel(const T *x, const float *scale_inv, char *y, DType out, bool wide, int64_t n) {
   const float s = *scale_inv;
@@ -60,7 +78,12 @@ nvte_status run(const nvte_exec *e, const void *p) {
       using T = decltype(t);
       const T *codes = address_as<const T>(x);
       const bool aligned = gpu::aligned(codes, 8) && gpu::aligned(address(y), 16);
-      if (row) {
+      if (row && aligned && n % 8 == 0 && n / 8 <= (int64_t)INT32_MAX * kThreads) {
+        gpu::visit_float(dtype_of(y.dtype), [&](auto o) {
+          using Y = decltype(o);
+          wide_kernel<<<(unsigned)gpu::ceil_div(n / 8, kThreads * kAhead), kThreads, 0, gpu::stream_of(*e)>>>(codes, scale_inv, address_as<Y>(y), n / 8);
+        });
+      } else if (row) {
         const int64_t need = gpu::ceil_div(n, kThreads * 8);
         flat_kernel<T><<<(unsigned)(need < 65536 ? need : 65536), kThreads, 0, gpu::stream_of(*e)>>>(
             codes, scale_inv, address_as<char>(y), dtype_of(y.dtype), aligned, n);

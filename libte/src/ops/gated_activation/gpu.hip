@@ -7,71 +7,74 @@ namespace te {
 namespace {
 using gpu::Input;
 
+// The clamped form, as visit() hands it over.
+struct Clamped {
+  float limit, alpha, offset;
+  __device__ float linear(float b) const { return device::at_most(limit, device::at_least(-limit, b)) + offset; }
+};
 struct Gate {
   int activation;
   bool clamped;
-  float limit, alpha, offset;
-
-  // v = f(a) * b, the clamped form included.
-  __device__ void value(const float (&a)[8], const float (&b)[8], float (&v)[8]) const {
-    if (clamped) {
-#pragma unroll
-      for (int i = 0; i < 8; i++)
-        v[i] = device::swish(device::at_most(limit, a[i]), alpha) * (device::at_most(limit, device::at_least(-limit, b[i])) + offset);
-      return;
-    }
-    device::visit_activation(activation, [&](auto f) {
-#pragma unroll
-      for (int i = 0; i < 8; i++) v[i] = f.value(a[i]) * b[i];
-    });
-  }
-  // a = f'(a) * b * d and b = f(a) * d.
-  __device__ void slopes(float (&a)[8], float (&b)[8], const float (&d)[8]) const {
-    if (clamped) {
-#pragma unroll
-      for (int i = 0; i < 8; i++) {
-        const device::ValueAndSlope f = device::swish_both(device::at_most(limit, a[i]), alpha);
-        const float linear = device::at_most(limit, device::at_least(-limit, b[i])) + offset;
-        a[i] = a[i] > limit ? 0.f : f.slope * d[i] * linear;
-        b[i] = fabsf(b[i]) > limit ? 0.f : f.value * d[i];
-      }
-      return;
-    }
-    device::visit_activation(activation, [&](auto f) {
-#pragma unroll
-      for (int i = 0; i < 8; i++) {
-        const device::ValueAndSlope s = f.both(a[i]);
-        a[i] = s.slope * d[i] * b[i];
-        b[i] = s.value * d[i];
-      }
-    });
+  Clamped form;
+  template <class V> __device__ void visit(V &&f) const {
+    if (clamped) f(form);
+    else device::visit_activation(activation, f);
   }
 };
-template <class Args> Gate gate_of(const Args &a) { return {a.activation, (a.flags & NVTE_GATED_CLAMPED) != 0, a.limit, a.alpha, a.offset}; }
+template <class Args> Gate gate_of(const Args &a) { return {a.activation, (a.flags & NVTE_GATED_CLAMPED) != 0, {a.limit, a.alpha, a.offset}}; }
 
 struct Forward {
-  static constexpr int kOutputs = 1;
+  static constexpr int kInputs = 2, kOutputs = 1;
+  static constexpr bool kSums = false;
   Input x;
   Gate gate;
   int64_t h;
-  __device__ void operator()(int64_t row, int64_t column, int n, float (&v)[1][8]) const {
-    float a[8], b[8];
-    gpu::load8(x, row, column, n, a);
-    gpu::load8(x, row, column + h, n, b);
-    gate.value(a, b, v[0]);
+  DType dtype() const { return x.dtype; }
+  bool knowable() const { return gpu::knowable(x, x.dtype); }
+  template <class In> __device__ void load(int64_t row, int64_t column, int n, In (&in)[2]) const {
+    in[0].load(x, row, column, n);
+    in[1].load(x, row, column + h, n);
+  }
+  template <class V> __device__ void visit(V &&f) const { gate.visit(f); }
+  template <class A> __device__ static void apply(A f, const float (&in)[2][8], float (&v)[1][8]) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) v[0][i] = f.value(in[0][i]) * in[1][i];
+  }
+  __device__ static void apply(Clamped f, const float (&in)[2][8], float (&v)[1][8]) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) v[0][i] = device::swish(device::at_most(f.limit, in[0][i]), f.alpha) * f.linear(in[1][i]);
   }
 };
 struct Backward {
-  static constexpr int kOutputs = 2;
+  static constexpr int kInputs = 3, kOutputs = 2;
+  static constexpr bool kSums = true;
   Input dy, x;
   Gate gate;
   int64_t h;
-  __device__ void operator()(int64_t row, int64_t column, int n, float (&v)[2][8]) const {
-    float d[8];
-    gpu::load8(x, row, column, n, v[0]);
-    gpu::load8(x, row, column + h, n, v[1]);
-    gpu::load8(dy, row, column, n, d);
-    gate.slopes(v[0], v[1], d);
+  DType dtype() const { return x.dtype; }
+  bool knowable() const { return gpu::knowable(x, x.dtype) && gpu::knowable(dy, x.dtype); }
+  template <class In> __device__ void load(int64_t row, int64_t column, int n, In (&in)[3]) const {
+    in[0].load(x, row, column, n);
+    in[1].load(x, row, column + h, n);
+    in[2].load(dy, row, column, n);
+  }
+  template <class V> __device__ void visit(V &&f) const { gate.visit(f); }
+  template <class A> __device__ static void apply(A f, const float (&in)[3][8], float (&v)[2][8]) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      const device::ValueAndSlope s = f.both(in[0][i]);
+      v[0][i] = s.slope * in[2][i] * in[1][i];
+      v[1][i] = s.value * in[2][i];
+    }
+  }
+  __device__ static void apply(Clamped f, const float (&in)[3][8], float (&v)[2][8]) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      const float a = in[0][i], b = in[1][i], d = in[2][i];
+      const device::ValueAndSlope s = device::swish_both(device::at_most(f.limit, a), f.alpha);
+      v[0][i] = a > f.limit ? 0.f : s.slope * d * f.linear(b);
+      v[1][i] = fabsf(b) > f.limit ? 0.f : s.value * d;
+    }
   }
 };
 

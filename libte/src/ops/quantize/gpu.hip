@@ -48,10 +48,10 @@ template <class T, class Q, bool Full> __device__ __forceinline__ float tile(
   float v[8][8];
 #pragma unroll
   for (int r = 0; r < 8; r++) {
-    const T *line = x + (Full || r0 + r < m ? rows(r0 + r) : 0) + c0;
     if constexpr (Full) {
-      load_f32<8>(line, v[r]);
+      load_f32<8>(x + (r0 + r) * rows.stride + c0, v[r]);
     } else {
+      const T *line = x + (r0 + r < m ? rows(r0 + r) : 0) + c0;
 #pragma unroll
       for (int c = 0; c < 8; c++) v[r][c] = r0 + r < m && c0 + c < k ? to_f32(line[c]) : 0.f;
     }
@@ -65,7 +65,7 @@ template <class T, class Q, bool Full> __device__ __forceinline__ float tile(
 #pragma unroll
     for (int c = 0; c < 8; c++) {
       amax = fmaxf(amax, fabsf(v[r][c]));
-      sums[c] += v[r][c];
+      if (part) sums[c] += v[r][c];
       s[c] = v[r][c] * scale;
     }
     codes[r] = encode8<Q>(s);
@@ -117,7 +117,7 @@ template <class T, class Q, bool Full> __device__ __forceinline__ float tile(
   return amax;
 }
 
-template <class T, class Q> __global__ void __launch_bounds__(kThreads) quantize_kernel(
+template <class T, class Q> __global__ void __launch_bounds__(kThreads, sizeof(T) == 2 ? 3 : 1) quantize_kernel(
     const T *__restrict__ x, Rows rows, Q *__restrict__ y, Q *__restrict__ yt, int64_t m, int64_t k, bool wide, Quantised q,
     float *__restrict__ part, const float *__restrict__ noop) {
   __shared__ __align__(16) unsigned char shared[kTile * kTile];
@@ -141,13 +141,6 @@ template <class T, class Q> __global__ void __launch_bounds__(kThreads) cast_ker
     amax = fmaxf(amax, fabsf(to_f32(v)));
   }
   gpu::finish<kThreads>(q, amax, (int)blockIdx.x, 0);
-}
-
-bool wide_steps(const Rows &r, int64_t group) {
-  if (r.n == 0) return r.stride % group == 0;
-  for (int i = 0; i < r.n; i++)
-    if (r.step[i] % group) return false;
-  return true;
 }
 
 struct Shape {
@@ -192,7 +185,7 @@ nvte_status run(const nvte_exec *e, const void *p) {
         gpu::visit_fp8(out, [&](auto c) {
           using Q = decltype(c);
           Q *y = present(a.y->data) ? address_as<Q>(a.y->data) : nullptr, *yt = present(a.y->columnwise) ? address_as<Q>(a.y->columnwise) : nullptr;
-          const bool wide = gpu::aligned(x, 16) && wide_steps(lines, 16 / (int64_t)sizeof(T)) && (!y || (gpu::aligned(y, 8) && s.k % 8 == 0)) &&
+          const bool wide = gpu::aligned(x, 16) && lines.n == 0 && lines.stride % (16 / (int64_t)sizeof(T)) == 0 && (!y || (gpu::aligned(y, 8) && s.k % 8 == 0)) &&
                             (!yt || (gpu::aligned(yt, 16) && s.m % 16 == 0));
           blocks = s.blocks > 0 ? s.blocks : 1;
           // an empty x still sets scale_inv, amax and dbias: one block that finds nothing inside

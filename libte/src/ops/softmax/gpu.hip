@@ -37,50 +37,66 @@ struct Forward {
   float scale;
 };
 
-template <class S> __global__ void __launch_bounds__(S::kBlock) forward_kernel(Forward p) {
+template <class S, class K> __global__ void __launch_bounds__(S::kBlock) forward_kernel(Forward p) {
   const int t = (int)threadIdx.x % S::kThreads;
   const int64_t row = (int64_t)blockIdx.x * S::kRows + threadIdx.x / S::kThreads, width = row < p.rows ? p.width : 0;
   const int64_t hi = p.causal ? row % p.queries + 1 + p.diagonal : p.width;
   const unsigned char *mask = p.mask.base && width ? p.mask.base + p.mask.rows(row) : nullptr;
-  float v[8];
-  unsigned kept = 0;
-  const auto fetch = [&](int64_t j, int n) {
-    gpu::load8(p.x, row, j, n, v);
-    kept = 0;
+  float v[S::kGroups][8];
+  unsigned kept[S::kGroups] = {};
+  gpu::Eight<K> in[S::kGroups];
+  const auto load = [&](int g, int64_t j, int n) { in[g].load(p.x, row, j, n); };
+  const auto widen = [&](int g, int64_t j, int n) {
+    in[g].floats(v[g]);
+    const int64_t left = hi - j;
+    const int first = left < 0 ? 0 : left < n ? (int)left : n;  // of these are before hi
+    kept[g] = (1u << first) - 1u;
+    if (mask) {
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
-      const bool keep = i < n && j + i < hi && !(mask && mask[(j + i) * p.mask.step]);
-      kept |= (keep ? 1u : 0u) << i;
-      v[i] = keep ? v[i] * p.scale : -INFINITY;
+      for (int i = 0; i < 8; i++)
+        if (i < first && mask[(j + i) * p.mask.step]) kept[g] &= ~(1u << i);
     }
-  };
-  float best = -INFINITY, sum = 0.f;
-  each_group<S>(t, width, [&](int64_t j, int n) {
-    fetch(j, n);
 #pragma unroll
-    for (int i = 0; i < 8; i++) best = fmaxf(best, v[i]);  // skips NaN
+    for (int i = 0; i < 8; i++) v[g][i] *= p.scale;
+    if (kept[g] == 0xffu) return;
+#pragma unroll
+    for (int i = 0; i < 8; i++) v[g][i] = kept[g] >> i & 1u ? v[g][i] : -INFINITY;
+  };
+  const auto fetch = [&](int g, int64_t j, int n) { load(g, j, n), widen(g, j, n); };
+  float best = -INFINITY, sum = 0.f;
+  if (S::kHeld) each_group<S>(t, width, load);
+  each_group<S>(t, width, [&](int g, int64_t j, int n) {
+    if (S::kHeld) widen(g, j, n);
+    else fetch(g, j, n);
+#pragma unroll
+    for (int i = 0; i < 8; i++) best = fmaxf(best, v[g][i]);  // skips NaN
   });
   best = gpu::row_reduce<S>(best, device::Max{}, -INFINITY);
-  each_group<S>(t, width, [&](int64_t j, int n) {
-    if (!S::kHeld) fetch(j, n);
+  const auto powers = [&](int g) {
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
-      v[i] = kept >> i & 1u ? expf(v[i] - best) : 0.f;
-      sum += v[i];
-    }
+    for (int i = 0; i < 8; i++) v[g][i] = expf(v[g][i] - best);
+    if (kept[g] == 0xffu) return;
+#pragma unroll
+    for (int i = 0; i < 8; i++) v[g][i] = kept[g] >> i & 1u ? v[g][i] : 0.f;
+  };
+  each_group<S>(t, width, [&](int g, int64_t j, int n) {
+    if (!S::kHeld) fetch(g, j, n);
+    powers(g);
+#pragma unroll
+    for (int i = 0; i < 8; i++) sum += v[g][i];
   });
   // nothing but NaN and -inf is kept: NaN there; a NaN anywhere makes the kept ones NaN
   const float total = gpu::row_reduce<S>(sum, device::Add{}, 0.f), inverse = best > -INFINITY ? device::divide(1.f, total) : NAN;
-  each_group<S>(t, width, [&](int64_t j, int n) {
-    if (!S::kHeld) {
-      fetch(j, n);
-#pragma unroll
-      for (int i = 0; i < 8; i++) v[i] = expf(v[i] - best);
-    }
+  each_group<S>(t, width, [&](int g, int64_t j, int n) {
+    if (!S::kHeld) fetch(g, j, n), powers(g);
     float amax = 0.f;
 #pragma unroll
-    for (int i = 0; i < 8; i++) v[i] = kept >> i & 1u ? v[i] * inverse : 0.f;
-    gpu::put8(p.y, row * p.width + j, n, 1.f, v, amax);
+    for (int i = 0; i < 8; i++) v[g][i] *= inverse;
+    if (kept[g] != 0xffu) {
+#pragma unroll
+      for (int i = 0; i < 8; i++) v[g][i] = kept[g] >> i & 1u ? v[g][i] : 0.f;  // inverse may be NaN
+    }
+    gpu::put8_as<K>(p.y, row * p.width + j, n, 1.f, v[g], amax);
   });
 }
 
@@ -90,26 +106,28 @@ struct Backward {
   int64_t rows, width;
   float scale;
 };
-template <class S> __global__ void __launch_bounds__(S::kBlock) backward_kernel(Backward p) {
+template <class S, class K> __global__ void __launch_bounds__(S::kBlock) backward_kernel(Backward p) {
   const int t = (int)threadIdx.x % S::kThreads;
   const int64_t row = (int64_t)blockIdx.x * S::kRows + threadIdx.x / S::kThreads, width = row < p.rows ? p.width : 0;
-  float y[8], d[8], dot = 0.f;
-  each_group<S>(t, width, [&](int64_t j, int n) {
-    gpu::load8(p.y, row, j, n, y);
-    gpu::load8(p.dy, row, j, n, d);
+  float dot = 0.f;
+  gpu::Eight<K> ys[S::kGroups], ds[S::kGroups];
+  const auto fetch = [&](int g, int64_t j, int n) { ys[g].load(p.y, row, j, n), ds[g].load(p.dy, row, j, n); };
+  if (S::kHeld) each_group<S>(t, width, fetch);
+  each_group<S>(t, width, [&](int g, int64_t j, int n) {
+    float y[8], d[8];
+    if (!S::kHeld) fetch(g, j, n);
+    ys[g].floats(y), ds[g].floats(d);
 #pragma unroll
     for (int i = 0; i < 8; i++) dot = fmaf(y[i], d[i], dot);
   });
   dot = gpu::row_reduce<S>(dot, device::Add{}, 0.f);
-  each_group<S>(t, width, [&](int64_t j, int n) {
-    if (!S::kHeld) {
-      gpu::load8(p.y, row, j, n, y);
-      gpu::load8(p.dy, row, j, n, d);
-    }
-    float v[8], amax = 0.f;
+  each_group<S>(t, width, [&](int g, int64_t j, int n) {
+    float y[8], d[8], v[8], amax = 0.f;
+    if (!S::kHeld) fetch(g, j, n);
+    ys[g].floats(y), ds[g].floats(d);
 #pragma unroll
     for (int i = 0; i < 8; i++) v[i] = p.scale * (y[i] * (d[i] - dot));
-    gpu::put8(p.dx, row * p.width + j, n, 1.f, v, amax);
+    gpu::put8_as<K>(p.dx, row * p.width + j, n, 1.f, v, amax);
   });
 }
 
@@ -129,7 +147,9 @@ nvte_status run_forward(const nvte_exec *e, const void *args) {
     if (a.mask_kind == NVTE_MASK_CAUSAL_BOTTOM_RIGHT) p.diagonal = p.width - p.queries;
     gpu::with_row_shape(p.width, [&](auto s) {
       using S = decltype(s);
-      forward_kernel<S><<<(unsigned)gpu::ceil_div(p.rows, S::kRows), S::kBlock, 0, gpu::stream_of(*e)>>>(p);
+      gpu::with_row_types<S, false>(p.y.wide && gpu::knowable(p.x, p.x.dtype), p.x.dtype, p.y.dtype, [&](auto k) {
+        forward_kernel<S, decltype(k)><<<(unsigned)gpu::ceil_div(p.rows, S::kRows), S::kBlock, 0, gpu::stream_of(*e)>>>(p);
+      });
     });
     return gpu::launched("softmax_forward");
   });
@@ -142,7 +162,10 @@ nvte_status run_backward(const nvte_exec *e, const void *args) {
     if (p.rows == 0 || p.width == 0) return NVTE_OK;
     gpu::with_row_shape(p.width, [&](auto s) {
       using S = decltype(s);
-      backward_kernel<S><<<(unsigned)gpu::ceil_div(p.rows, S::kRows), S::kBlock, 0, gpu::stream_of(*e)>>>(p);
+      const bool known = p.dx.wide && gpu::knowable(p.y, p.y.dtype) && gpu::knowable(p.dy, p.y.dtype);
+      gpu::with_row_types<S, false>(known, p.y.dtype, p.dx.dtype, [&](auto k) {
+        backward_kernel<S, decltype(k)><<<(unsigned)gpu::ceil_div(p.rows, S::kRows), S::kBlock, 0, gpu::stream_of(*e)>>>(p);
+      });
     });
     return gpu::launched("softmax_backward");
   });
