@@ -37,6 +37,8 @@ const Row kRows[] = {
     {TE_UPSTREAM(TE_HIPBLASLT_ALGO_SELECTION), "int", "0", "0..1000", "First candidate of the GEMM library's list (hipBLASLt and cuBLASLt).", 0, 1000},
     {TE_UPSTREAM(TE_HIPBLASLT_TUNING_RUN_COUNT), "int", "0", "0..1000000", "Timed loops a candidate at a GEMM's first call; 0 = no tuning.", 0, 1000000},
     {TE_UPSTREAM(TE_HIPBLASLT_TUNING_ALGO_COUNT), "int", "16", "1..1000", "Candidates timed at most.", 1, 1000},
+    {TE_UPSTREAM(TE_HIPBLASLT_ALGO_LOAD), "string", "", "a file; %i = the process id", "GEMM candidates that a process saved; a missing file is none.", 0, 0},
+    {TE_UPSTREAM(TE_HIPBLASLT_ALGO_SAVE), "string", "", "a file; %i = the process id", "Rewritten with every choice made or loaded.", 0, 0},
     {TE_UPSTREAM(NVTE_DEBUG), "bool", "0", "0|1", "Log which attention back end is taken.", 0, 1},
     {TE_UPSTREAM(NVTE_DEBUG_LEVEL), "int", "0", "0..2", "How much NVTE_DEBUG logs.", 0, 2},
     {TE_UPSTREAM(NVTE_FRAMEWORK), "string", "", "a list of pytorch, jax, all, none", "Which bindings the upstream-named package loads.", 0, 0},

@@ -26,6 +26,24 @@ TEST(Tuning, G05_failing_candidates_are_skipped) {
   EXPECT_EQ(l.tried, (std::vector<int>{0, 1, 2}));
   EXPECT_TRUE(l.timed.empty());
 }
+TEST(Tuning, choices_are_saved_and_loaded) {
+  gemm::Choices some, back;
+  for (int i = 0; i < 3; i++) {
+    gemm::Key k{};
+    k[0] = i, k[18] = -i;
+    some[k] = 10 * i;
+  }
+  std::stringstream text;
+  gemm::write_choices(text, "cuda 130000", some);
+  std::istringstream good(text.str()), other(text.str()), cut(text.str().substr(0, text.str().size() - 4)), empty("");
+  EXPECT_STREQ(gemm::read_choices(other, "cuda 120000", &back), "it is of another library or version");
+  EXPECT_STREQ(gemm::read_choices(cut, "cuda 130000", &back), "a line is damaged");
+  EXPECT_STREQ(gemm::read_choices(empty, "cuda 130000", &back), "it is empty");
+  EXPECT_TRUE(back.empty());
+  EXPECT_EQ(gemm::read_choices(good, "cuda 130000", &back), nullptr);
+  EXPECT_EQ(back, some);
+  EXPECT_EQ(gemm::file_name("/tmp/algo.%i.csv", 42), "/tmp/algo.42.csv");
+}
 TEST(Tuning, none_works) {
   Library l{{false, false}, {1, 1}, {}, {}}, empty;
   EXPECT_EQ(l.choose({0, 0, 16}), -1);

@@ -32,6 +32,12 @@ template <class Op> TE_DEVICE float across_columns(float v, Op op) {
 typedef float te_f32x4 __attribute__((vector_size(16)));
 typedef short te_i16x4 __attribute__((vector_size(8)));
 typedef _Float16 te_f16x4 __attribute__((vector_size(8)));
+// Word by word: the host's pass, where a wave has 32 lanes, looks at this too.
+TE_DEVICE te_f32x4 words(const Piece &c) { return te_f32x4{c.v[0], c.v[1], c.v[2], c.v[3]}; }
+TE_DEVICE void set(Piece &c, te_f32x4 r) {
+#pragma unroll
+  for (int i = 0; i < 4; i++) c.v[i] = r[i];
+}
 template <class T> struct Fragment {
   uint2 r;
 };
@@ -49,17 +55,17 @@ template <class T> TE_DEVICE void load_a(Fragment<T> &f, const T *p, int ld) { l
 template <class T> TE_DEVICE void load_b(Fragment<T> &f, const T *p, int ld) { load_fragment(f, p, ld); }
 TE_DEVICE void mma(Piece &c, const Fragment<bf16> &a, const Fragment<bf16> &b) {
   const te_f32x4 r = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(__builtin_bit_cast(te_i16x4, a.r), __builtin_bit_cast(te_i16x4, b.r),
-                                                               __builtin_bit_cast(te_f32x4, c), 0, 0, 0);
-  c = __builtin_bit_cast(Piece, r);
+                                                               words(c), 0, 0, 0);
+  set(c, r);
 }
 TE_DEVICE void mma(Piece &c, const Fragment<f16> &a, const Fragment<f16> &b) {
   const te_f32x4 r = __builtin_amdgcn_mfma_f32_16x16x16f16(__builtin_bit_cast(te_f16x4, a.r), __builtin_bit_cast(te_f16x4, b.r),
-                                                           __builtin_bit_cast(te_f32x4, c), 0, 0, 0);
-  c = __builtin_bit_cast(Piece, r);
+                                                           words(c), 0, 0, 0);
+  set(c, r);
 }
 TE_DEVICE void mma(Piece &c, const Fragment<float> &a, const Fragment<float> &b) {
-  const te_f32x4 r = __builtin_amdgcn_mfma_f32_16x16x4f32(a.r, b.r, __builtin_bit_cast(te_f32x4, c), 0, 0, 0);
-  c = __builtin_bit_cast(Piece, r);
+  const te_f32x4 r = __builtin_amdgcn_mfma_f32_16x16x4f32(a.r, b.r, words(c), 0, 0, 0);
+  set(c, r);
 }
 
 #else

@@ -36,6 +36,7 @@ Functions open() {
     f.missing = text;
   };
   find(f.create, TE_BLASLT("Create"));
+  find(f.get_version, TE_BLASLT("GetVersion"));
   find(f.desc_create, TE_BLASLT("MatmulDescCreate"));
   find(f.desc_destroy, TE_BLASLT("MatmulDescDestroy"));
   find(f.desc_set, TE_BLASLT("MatmulDescSetAttribute"));

@@ -42,6 +42,16 @@ struct Result {
 using Handle = void *;
 
 struct Functions {
+#if defined(TE_VENDOR_HIP)
+  int (*get_version)(Handle, int *);
+  int64_t version(Handle h) const {
+    int v = 0;
+    return get_version(h, &v) == 0 ? v : -1;
+  }
+#else
+  size_t (*get_version)();
+  int64_t version(Handle) const { return static_cast<int64_t>(get_version()); }
+#endif
   int (*create)(Handle *);
   int (*desc_create)(void **desc, int compute, int scale);
   int (*desc_destroy)(void *);

@@ -7,10 +7,13 @@
 // The library is column-major: it is given D^T = op(B)^T op(A)^T, so its A is our b.
 #include "gpu/vendor/blaslt.h"
 
+#include <unistd.h>
+
 #include <array>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <map>
 #include <mutex>
 #include <vector>
@@ -217,14 +220,14 @@ class Product {
 
 // ---- what is remembered ----
 
-using Key = std::array<int64_t, 20>;
 struct Choice {
   std::vector<Result> candidates;
   int index = -2;  // -2: not decided yet, -1: none works
 };
 std::mutex g_mutex;
-std::map<Key, Choice> &choices() {
-  static auto *all = new std::map<Key, Choice>;  // never destroyed: calls may come late
+using gemm::Key;
+std::map<std::pair<int, Key>, Choice> &choices() {  // by device
+  static auto *all = new std::map<std::pair<int, Key>, Choice>;  // never destroyed: calls may come late
   return *all;
 }
 Handle handle_of(int device) {
@@ -234,6 +237,43 @@ Handle handle_of(int device) {
   Handle h = nullptr;
   if (functions().create(&h) != 0) h = nullptr;
   return (*handles)[device] = h;
+}
+
+// TE_HIPBLASLT_ALGO_LOAD and _SAVE; used under the lock.
+class File {
+ public:
+  explicit File(Handle h) : library_(TE_GPU_NAME " " + std::to_string(functions().version(h))), save_(path("TE_HIPBLASLT_ALGO_SAVE")) {
+    const std::string load = path("TE_HIPBLASLT_ALGO_LOAD");
+    std::ifstream in(load);
+    if (load.empty() || !in) return;
+    if (const char *why = gemm::read_choices(in, library_, &known_)) say(kLogWarning, "gemm: TE_HIPBLASLT_ALGO_LOAD = %s is not used: %s", load.c_str(), why);
+  }
+  // The candidate chosen earlier, -1 where there is none.
+  int find(const Key &k) const {
+    const auto at = known_.find(k);
+    return at == known_.end() ? -1 : at->second;
+  }
+  void add(const Key &k, int candidate) {
+    if (save_.empty() || find(k) == candidate) return;
+    known_[k] = candidate;
+    const std::string unfinished = save_ + "." + std::to_string(getpid());
+    std::ofstream out(unfinished);
+    gemm::write_choices(out, library_, known_);
+    out.close();
+    if (!out || std::rename(unfinished.c_str(), save_.c_str()) != 0) say(kLogWarning, "gemm: TE_HIPBLASLT_ALGO_SAVE = %s cannot be written", save_.c_str());
+  }
+
+ private:
+  static std::string path(const char *key) {
+    char text[4096] = "";
+    return gpu::host().config_get(key, text, sizeof text, nullptr) == NVTE_OK ? gemm::file_name(text, getpid()) : "";
+  }
+  std::string library_, save_;
+  gemm::Choices known_;
+};
+File &file(Handle h) {
+  static auto *f = new File(h);
+  return *f;
 }
 
 nvte_status run_own(const nvte_exec &e, const nvte_gemm_args &a, const char *why) {
@@ -284,7 +324,7 @@ nvte_status run_blaslt(const nvte_exec *exec, const void *args) {
     Product call(p, fast);
     if (!call.ok()) return run_own(*exec, a, "the library takes no such description");
     const std::array<int, 4> aligned = {alignment(p.b.m.data), alignment(p.a.m.data), alignment(c), alignment(p.d.data)};
-    const Key key = {exec->device.device_id, p.m, p.n, p.k, p.a.m.ld, p.b.m.ld, p.c.ld, p.d.ld, (int64_t)p.a.m.dtype, (int64_t)p.b.m.dtype, (int64_t)p.d.dtype,
+    const Key key = {p.m, p.n, p.k, p.a.m.ld, p.b.m.ld, p.c.ld, p.d.ld, (int64_t)p.a.m.dtype, (int64_t)p.b.m.dtype, (int64_t)p.d.dtype,
                      p.a.k_unit, p.b.k_unit, p.bias != nullptr, fast, p.a.scale != nullptr, p.b.scale != nullptr, p.composed,
                      aligned[0] | aligned[1] << 16, aligned[2] | aligned[3] << 16};
     const hipStream_t stream = gpu::stream_of(*exec);
@@ -293,7 +333,7 @@ nvte_status run_blaslt(const nvte_exec *exec, const void *args) {
       std::lock_guard<std::mutex> lock(g_mutex);
       const Handle handle = handle_of(exec->device.device_id);
       if (!handle) return run_own(*exec, a, "the library made no handle");
-      Choice &choice = choices()[key];
+      Choice &choice = choices()[{exec->device.device_id, key}];
       hipStreamCaptureStatus capture = hipStreamCaptureStatusNone;
       (void)hipStreamIsCapturing(stream, &capture);
       const auto attempt = [&](int i, void *d, float b) {
@@ -305,6 +345,8 @@ nvte_status run_blaslt(const nvte_exec *exec, const void *args) {
         choice.candidates = call.candidates(handle, p, aligned);
         Tuning t = tuning();
         if (capture != hipStreamCaptureStatusNone) t.runs = 0;
+        const int saved = file(handle).find(key);
+        if (saved >= 0) t = {saved, 0, 1};
         const bool tuned = t.runs > 0;
         hipEvent_t from = nullptr, to = nullptr;
         if (tuned) (void)hipEventCreate(&from), (void)hipEventCreate(&to);
@@ -323,7 +365,8 @@ nvte_status run_blaslt(const nvte_exec *exec, const void *args) {
         if (tuned) (void)hipEventDestroy(from), (void)hipEventDestroy(to);
         done = index >= 0 && !tuned;
         // a choice made under capture without the tuning that was asked for is for this call only
-        choice.index = capture != hipStreamCaptureStatusNone && tuning().runs > 0 && index >= 0 ? -2 : index;
+        choice.index = capture != hipStreamCaptureStatusNone && tuning().runs > 0 && saved < 0 && index >= 0 ? -2 : index;
+        if (choice.index >= 0) file(handle).add(key, index);
         if (index < 0)
           say(kLogWarning, "gemm: no candidate of the library works for M = %lld, N = %lld, K = %lld", (long long)p.m, (long long)p.n, (long long)p.k);
       }
