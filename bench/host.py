@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 from statistics import median
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -35,8 +35,9 @@ def load_nothing() -> None:
         raise RuntimeError(_load.ffi.string(_load.lib.nvte_last_error()).decode())
 
 
-def steps(threads: int = 1) -> dict[str, Any]:
-    """32x256 -> 256 in bf16: forward + backward of te.Linear under delayed scaling, and of nn.Linear."""
+def steps(threads: int = 1, fresh: bool = False) -> dict[str, Any]:
+    """32x256 -> 256 in bf16: forward + backward of te.Linear under delayed scaling, and of nn.Linear. fresh: gradients are dropped after
+    each step, so that torch's adding them up is not counted."""
     import libte_torch as te
     import torch
 
@@ -51,7 +52,18 @@ def steps(threads: int = 1) -> dict[str, Any]:
             y = mine(x)
         y.backward(dy)
 
-    return {"te.Linear fp8": fp8, "te.Linear bf16": lambda: mine(x).backward(dy), "nn.Linear bf16": lambda: theirs(x).backward(dy)}
+    leaves = [x, *mine.parameters(), *theirs.parameters()]
+
+    def dropping(call: Callable[[], None]) -> Callable[[], None]:
+        def run() -> None:
+            call()
+            for leaf in leaves:
+                leaf.grad = None
+
+        return run
+
+    calls: dict[str, Callable[[], None]] = {"te.Linear fp8": fp8, "te.Linear bf16": lambda: mine(x).backward(dy), "nn.Linear bf16": lambda: theirs(x).backward(dy)}
+    return {name: dropping(call) for name, call in calls.items()} if fresh else calls
 
 
 def microseconds() -> dict[str, float]:
@@ -92,6 +104,7 @@ def instructions(step: str, nothing: bool) -> Optional[float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--instructions", action="store_true", help="count instructions too (minutes)")
+    parser.add_argument("--update", default="", help="file of raw samples that takes the report")
     parser.add_argument("--child", default="", help=argparse.SUPPRESS)
     parser.add_argument("--steps", type=int, default=1, help=argparse.SUPPRESS)
     parser.add_argument("--nothing", action="store_true", help=argparse.SUPPRESS)
@@ -99,14 +112,17 @@ def main() -> None:
     if options.child:
         if options.nothing:
             load_nothing()
-        call = steps()[options.child]
+        call = steps(fresh=True)[options.child]
         for _ in range(options.steps):
             call()
         return
     report: dict[str, Any] = {"microseconds": microseconds()}
     if options.instructions:
-        report["instructions"] = {"te.Linear fp8 (nothing)": instructions("te.Linear fp8", True), "nn.Linear bf16": instructions("nn.Linear bf16", False)}
+        report["instructions"] = {name + " (nothing)": instructions(name, True) for name in ("te.Linear fp8", "te.Linear bf16")}
     print(json.dumps(report, indent=1))
+    if options.update:
+        path = Path(options.update)
+        path.write_text(json.dumps({**json.loads(path.read_text()), "host": report}, indent=1))
 
 
 if __name__ == "__main__":

@@ -132,6 +132,10 @@ def section(name: str, sample: dict[str, Any], reasons: dict[str, dict[str, str]
             f"{first['load_before'][0]:.1f}, {sample['passes'][-1]['load_after'][0]:.1f}.", "", table(sample), ""]
     for again in sample.get("reruns", []):
         text += [f"Measured again {again['date']} at {again['libte']}, in the place of their first samples: {', '.join(f'`{i}`' for i in again['rows'])}.", ""]
+    if "host" in sample:
+        text += ["Host cost of a step of te.Linear, 32x256 -> 256, forward + backward, 1 thread (`bench/host.py`; *nothing*: with implementations that do nothing):", ""]
+        text += [f"* {name}: {us:.0f} us" for name, us in sample["host"]["microseconds"].items()]
+        text += [f"* {name}: {count:.0f} instructions, autograd's included (valgrind exp-bbv)" for name, count in sample["host"].get("instructions", {}).items() if count] + [""]
     late = missed(sample)
     if late:
         text += ["Missed gates:", ""] + [f"* `{i}`: {reasons.get(name, {}).get(i, 'NO REASON GIVEN YET')}" for i in late] + [""]

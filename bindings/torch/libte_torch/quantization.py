@@ -111,7 +111,7 @@ class autocast:
         enabled, calibrating, recipe, group = self._arguments
         outer = _stack.items[-1] if _stack.items else _OFF
         # Inside a checkpoint the phase goes on: a recomputation neither records nor updates anything.
-        if outer.phase != 2 and not any(c.enabled or c.calibrating for c in _stack.items):
+        if (enabled or calibrating) and outer.phase != 2 and not any(c.enabled or c.calibrating for c in _stack.items):
             update_states("backward")
         _push(Context(enabled, calibrating, recipe, group, outer.phase, outer.stash))
         return self
