@@ -142,11 +142,37 @@ def section(name: str, sample: dict[str, Any], reasons: dict[str, dict[str, str]
     return "\n".join(text)
 
 
+def gpu_section(name: str, sample: dict[str, Any], reasons: dict[str, dict[str, str]]) -> str:
+    """Rows of bench/gpu.py: memory-bound work against a device-to-device copy that takes turns with it, and the others against their rival."""
+    size = sample["options"]["size"]
+    lines = [f"## {sample['gpu']}, driver {sample['driver']}, {sample['date'][:10]}", "",
+             f"Samples: `bench/samples/{name}`, torch {sample['torch']}. Rates count each input read once and each output written once; {size} x {size} numbers. *copy*: a "
+             f"device-to-device copy in the same loop. *must*: the gate, a share of the copy's rate; *goal*: what a rival or the card suggests.", "",
+             "| operation | ours | copy | share | must | gate | goal | torch's time / ours | torch.compile's time / ours |", "|---|---|---|---|---|---|---|---|---|"]
+    late = []
+    for r in sample["rows"]:
+        if "error" in r:
+            lines.append(f"| {r['id']} | error: {r['error']} | | | | | | | |")
+            continue
+        seconds = {side: statistics.median(t) for side, t in r["seconds"].items()}
+        copy, must = 4 * size**2 / seconds["copy"] * 1e-12, r.get("must_copy", 0)
+        ours = seconds["ours"] * 1e6 if r["unit"] == "us" else r["work"] / seconds["ours"] * 1e-12
+        met = not must or ours >= must * copy
+        if not met:
+            late.append(r["id"])
+        gate = f"{ours / copy * 100:.1f} % | {must * 100:.0f} % | {'met' if met else '**missed**'}" if must else "| | "
+        others = " | ".join(number(seconds.get(s, math.nan) / seconds["ours"]) for s in ("rival", "compiled"))
+        lines.append(f"| {r['id']} | {ours:.2f} {r['unit']} | {copy:.2f} TB/s | {gate} | {r['goal'] or '–'} | {others} |")
+    if late:
+        lines += ["", "Missed gates:", ""] + [f"* `{i}`: {reasons.get(name, {}).get(i, 'NO REASON GIVEN YET')}" for i in late]
+    return "\n".join([*lines, ""])
+
+
 def document() -> str:
     path = HERE / "reasons.json"
     reasons = json.loads(path.read_text()) if path.exists() else {}
-    files = sorted((HERE / "samples").glob("*.json"), reverse=True)
-    return "\n".join([HEAD, *(section(f.name, json.loads(f.read_text()), reasons) for f in files)])
+    samples = {f.name: json.loads(f.read_text()) for f in sorted((HERE / "samples").glob("*.json"), reverse=True)}
+    return "\n".join([HEAD, *((gpu_section if "gpu" in s else section)(name, s, reasons) for name, s in samples.items())])
 
 
 if __name__ == "__main__":
