@@ -478,3 +478,14 @@ def test_every_operator_has_a_function_and_a_docstring():
         f = getattr(tn.ops, name)
         assert f.__doc__ and len(f.__doc__) > 100
         assert "implementation" in f.__annotations__
+
+
+@pytest.mark.parametrize("histories, scales", [(1, 2), (2, 1)])
+def test_lists_of_one_count_are_equally_long(histories: int, scales: int) -> None:
+    """C knows one count: the shorter list would be read past its end."""
+    h, s = [np.zeros((4, 2), np.float32)] * histories, [np.ones(2, np.float32)] * scales
+    with pytest.raises(libte.Error, match=f"scale must be as long as history, {histories}, got {scales}"):
+        tn.amax_and_scale_update(h, s, dtype="e4m3")
+    tn.amax_and_scale_update([h[0]], [s[0]], dtype="e4m3")  # the pooled frame has forgotten the counts
+    with pytest.raises(libte.Error, match="dtype must be one of f32.*, got 'zz'"):
+        tn.compute_scale(np.ones(1, np.float32), dtype="zz")

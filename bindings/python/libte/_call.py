@@ -117,7 +117,7 @@ class Tensor:
 class Frame:
     """A pooled args struct of one operator, with a Tensor for each field that has been used."""
 
-    __slots__ = ("args", "attached", "exec", "keep", "op", "run", "scalars", "tensors", "void", "workspace")
+    __slots__ = ("args", "attached", "counts", "exec", "keep", "op", "run", "scalars", "tensors", "void", "workspace")
 
     def __init__(self, op: Op) -> None:
         self.op = op
@@ -133,6 +133,7 @@ class Frame:
         self.keep: list[Any] = []
         self.scalars: Any = None
         self.workspace: Any = None
+        self.counts: dict[str, tuple[str, int]] = {}  # (first list, its length) of this call, by count field
 
     def tensor(self, name: str) -> Tensor:
         """The descriptor of a field, attached to the args."""
@@ -145,6 +146,9 @@ class Frame:
         return t
 
     def list(self, field: Field, n: int) -> Sequence[Tensor]:
+        other, m = self.counts.setdefault(field.count, (field.name, n))
+        if n != m:  # C knows one count: the shorter list would be read past its end
+            raise errors.error(errors.INVALID_ARGUMENT, f"{self.op.name}: {field.name} must be as long as {other}, {m}, got {n}")
         tensors = [Tensor() for _ in range(n)]
         pointers = ffi.new("nvte_tensor *[]", [t.c for t in tensors]) if n else NULL
         self.keep += [tensors, pointers]
@@ -171,7 +175,11 @@ _local = _Local()
 
 def acquire(name: str) -> Frame:
     free = _local.pool.get(name)
-    return free.pop() if free else Frame(OPS[name])
+    if not free:
+        return Frame(OPS[name])
+    f = free.pop()
+    f.counts.clear()
+    return f
 
 
 def release(f: Frame) -> None:
@@ -240,6 +248,8 @@ def number(op: Op, s: Scalar, value: Any) -> Any:
     """A scalar as the C field takes it: a number; the name of a constant where the header names its family ("gelu" for
     NVTE_ACTIVATION_GELU); a tuple of names for flags; a dtype name."""
     if s.kind == "dtype":
+        if value not in DLPACK:
+            raise errors.error(errors.INVALID_ARGUMENT, f"dtype must be one of {', '.join(DLPACK)}, got {value!r}")
         code, bits = DLPACK[value]
         return (code, bits, 1)
     if isinstance(value, str):

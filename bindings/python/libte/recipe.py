@@ -135,8 +135,8 @@ class DelayedScaling(Recipe):
         self._check()
         if self.backward_override is not None:
             self._refuse("backward_override", "must be None (delayed scaling keeps its operands quantised)")
-        if isinstance(self.margin, bool) or not isinstance(self.margin, int):
-            self._refuse("margin", "must be an integer")
+        if isinstance(self.margin, bool) or not isinstance(self.margin, int) or not -64 <= self.margin <= 64:
+            self._refuse("margin", "must be an integer in [-64, 64]")
         if isinstance(self.amax_history_len, bool) or not isinstance(self.amax_history_len, int) or self.amax_history_len < 1:
             self._refuse("amax_history_len", "must be an integer >= 1")
         if self.amax_compute_algo not in ("max", "most_recent") and not callable(self.amax_compute_algo):
