@@ -157,8 +157,9 @@ def test_x01_no_grad_first_microbatch_under_checkpoint() -> None:
     assert all(torch.equal(a, b) for a, b in zip(run(False), run(True)))
 
 
+@pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("inside", [False, True])
-def test_x02_x03_q24_checkpoint_leaves_the_same_state(inside: bool) -> None:
+def test_x02_x03_q24_checkpoint_leaves_the_same_state(inside: bool, nested: bool) -> None:
     """Recomputation uses the first forward's scales (Q24), advances nothing (X02), and autocast may be inside (X03)."""
     recipe = te.DelayedScaling(**DELAYED)
 
@@ -167,7 +168,7 @@ def test_x02_x03_q24_checkpoint_leaves_the_same_state(inside: bool) -> None:
         net = torch.nn.ModuleList([te.Linear(32, 32), te.LayerNormMLP(32, 64, activation="swiglu")])
 
         def body(x: torch.Tensor) -> torch.Tensor:
-            return net[1](net[0](x))
+            return net[1](te.checkpoint(net[0], x) if nested and checkpointed else net[0](x))
 
         def body_with_autocast(x: torch.Tensor) -> torch.Tensor:
             with te.autocast(recipe=recipe):

@@ -60,6 +60,6 @@ def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         with entered(replace(outer, phase=2, stash=stash)):
             yield
 
-    if outer.phase == 2 or not torch.is_grad_enabled():
+    if outer.phase or not torch.is_grad_enabled():  # inside another checkpoint, which recomputes this part too
         return function(*args, **kwargs)
     return torch_checkpoint(function, *args, use_reentrant=False, context_fn=lambda: (first(), again()), **kwargs)
