@@ -292,3 +292,18 @@ def test_default_device_is_the_cpu_here() -> None:
     if not torch.cuda.is_available():
         assert te.Linear(4, 4).weight.device.type == "cpu"
     assert te.Linear(4, 4, device="cpu").weight.device.type == "cpu"
+
+
+def test_a_copied_parameter_keeps_its_initial_value() -> None:
+    with te.quantized_model_init(recipe=te.DelayedScaling(), preserve_high_precision_init_val=True):
+        module = te.Linear(16, 16)
+    twin = copy.deepcopy(module)
+    assert torch.equal(twin.weight.get_high_precision_init_val(), module.weight.get_high_precision_init_val())
+    twin.weight.clear_high_precision_init_val()
+    assert twin.weight.get_high_precision_init_val() is None and module.weight.get_high_precision_init_val() is not None
+
+
+@pytest.mark.parametrize("make", [lambda: te.Linear(16, 16, device="meta"), lambda: te.LayerNorm(16, device="meta"), lambda: te.LayerNormMLP(16, 32, device="meta")])
+def test_forward_on_meta_says_what_to_do(make: Any) -> None:
+    with pytest.raises(NotImplementedError, match="materialise the module"):
+        make()(torch.empty(4, 16, device="meta"))

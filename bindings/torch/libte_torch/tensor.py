@@ -94,6 +94,11 @@ class QuantizedTensor(torch.Tensor):
             new._is_param = True  # type: ignore[attr-defined]
         if self.grad is not None:
             new.grad = self.grad.clone()
+        value = getattr(self, "_high_precision_init_val", None)
+        if value is not None:
+            from .modules.base import bind_init_value
+
+            bind_init_value(new, value.clone())
         memo[id(self)] = new
         return new
 

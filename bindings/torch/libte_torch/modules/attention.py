@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from .. import functional as F
 from .. import ops
 from ..rope import FORMATS, apply_rotary_pos_emb
-from .base import Device, check_inert, default_device, refuse_unbuilt
+from .base import Device, autocast_dtype, check_inert, default_device, refuse_unbuilt
 from .layernorm_linear import LayerNormLinear
 from .linear import Linear
 from .norm import LayerNorm, RMSNorm
@@ -217,8 +217,8 @@ class DotProductAttention(nn.Module):
         q, k, v = query_layer, key_layer, value_layer
         if q is None or k is None or v is None:
             raise ValueError("DotProductAttention: query_layer, key_layer and value_layer must be given")
-        if torch.is_autocast_enabled(q.device.type):
-            dtype = torch.get_autocast_dtype(q.device.type)
+        dtype = autocast_dtype(q)
+        if dtype is not None:
             q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
         fmt = qkv_format or self.qkv_format
         if fmt not in FORMATS:

@@ -31,6 +31,14 @@ def default_device(device: Device) -> torch.device:
     return torch.device("cpu")
 
 
+def autocast_dtype(x: Tensor) -> Optional[torch.dtype]:
+    """The activation dtype that torch.autocast asks for on x's device, None outside it."""
+    kind = x.device.type
+    if kind == "meta":
+        raise NotImplementedError("libte's modules compute nothing on the meta device: materialise the module (to_empty, reset_parameters) and its inputs first")
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+
+
 def refuse_unbuilt(owner: Any, **given: Any) -> None:
     """Raises for arguments of upstream's that libte does not have yet: given as name=(value, harmless values...)."""
     for name, (value, *harmless) in given.items():
@@ -184,10 +192,10 @@ class TransformerEngineBaseModule(nn.Module):
 
     def cast_input(self, x: Tensor, weight: Tensor) -> tuple[Tensor, torch.dtype]:
         """x in the activation dtype (torch.autocast's, else x's own), and that dtype."""
-        if torch.is_autocast_enabled(x.device.type):
-            dtype = torch.get_autocast_dtype(x.device.type)
-            return (x if x.dtype is dtype else x.to(dtype)), dtype
-        return x, x.dtype
+        dtype = autocast_dtype(x)
+        if dtype is None or x.dtype is dtype:
+            return x, x.dtype
+        return x.to(dtype), dtype
 
     # -- state dict --
 

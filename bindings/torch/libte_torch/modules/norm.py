@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import functional as F
-from .base import Device, check_inert, default_device
+from .base import Device, autocast_dtype, check_inert, default_device
 
 
 class _Norm(nn.Module):
@@ -53,8 +53,9 @@ class _Norm(nn.Module):
         if tuple(inp.shape[-n:]) != self.normalized_shape:
             raise ValueError(f"{self.kind}: inp must end in {list(self.normalized_shape)}, got {list(inp.shape)}")
         weight, bias = self._parameters["weight"], self._parameters["bias"]
-        if torch.is_autocast_enabled(inp.device.type):
-            inp = inp.to(torch.get_autocast_dtype(inp.device.type))
+        dtype = autocast_dtype(inp)
+        if dtype is not None:
+            inp = inp.to(dtype)
         x = inp
         if n > 1:
             x = inp.reshape(*inp.shape[:-n], -1)

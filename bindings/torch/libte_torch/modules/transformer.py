@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .attention import MultiheadAttention, dropout
-from .base import Device, check_inert, refuse_unbuilt
+from .base import Device, autocast_dtype, check_inert, refuse_unbuilt
 from .layernorm_mlp import LayerNormMLP
 from .norm import LayerNorm, RMSNorm
 
@@ -156,8 +156,9 @@ class TransformerLayer(nn.Module):
         pad_between_seqs: Optional[bool] = None,
     ) -> Tensor:
         refuse_unbuilt(self, inference_params=(inference_params, None))
-        if torch.is_autocast_enabled(hidden_states.device.type):
-            hidden_states = hidden_states.to(torch.get_autocast_dtype(hidden_states.device.type))
+        dtype = autocast_dtype(hidden_states)
+        if dtype is not None:
+            hidden_states = hidden_states.to(dtype)
 
         def part(result: Any) -> tuple[Tensor, Optional[Tensor]]:
             return result if isinstance(result, tuple) else (result, None)
