@@ -3,5 +3,5 @@
 # dist/libte-<version>-py3-none-<platform>.whl with libte, libte_torch and libte_jax. Fails rather than leave libte_jax's handler out.
 . "$(dirname "$0")/env.sh"
 "$PY" scripts/xla_headers.py "$BUILD/xla" ${WHEELS:+--wheels "$WHEELS"}
-"$PY" -m pip --disable-pip-version-check wheel -q --no-deps --no-build-isolation -C cmake.define.LIBTE_XLA_INCLUDE="$BUILD/xla/include" -w dist .
+"$PY" -m pip --disable-pip-version-check wheel -q --no-deps --no-build-isolation --config-settings cmake.define.LIBTE_XLA_INCLUDE="$BUILD/xla/include" -w dist .
 ls dist
