@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host's part of a step of te.Linear in FP8: implementations that do nothing (nothing.c) in the place of the CPU's.
+"""The host's part of a step of te.Linear in FP8: implementations that do nothing (tests/plugins/null.c) in the place of the CPU's.
 
     python bench/host.py [--instructions]     microseconds a step beside nn.Linear's, and with valgrind at hand instructions a step"""
 from __future__ import annotations
@@ -29,7 +29,9 @@ def load_nothing() -> None:
     target = ROOT / "build" / "bench" / "nothing.so"
     target.parent.mkdir(parents=True, exist_ok=True)
     include = [f"-I{ROOT / 'libte' / 'include'}", f"-I{tvm_ffi.libinfo.find_dlpack_include_path()}"]
-    subprocess.run(["gcc", "-O2", "-shared", "-fPIC", *include, str(HERE / "nothing.c"), str(libte.library), f"-Wl,-rpath,{Path(libte.library).parent}", "-o", str(target)], check=True)
+    device = ["-DNULL_DEVICE=kDLCPU", '-DNULL_NAME="nothing"', "-DNULL_PRIORITY=1000"]
+    source = ROOT / "tests" / "plugins" / "null.c"
+    subprocess.run(["gcc", "-O2", "-shared", "-fPIC", *device, *include, str(source), str(libte.library), f"-Wl,-rpath,{Path(libte.library).parent}", "-o", str(target)], check=True)
     status = _load.lib.nvte_backend_load(str(target).encode())
     if status:
         raise RuntimeError(_load.ffi.string(_load.lib.nvte_last_error()).decode())

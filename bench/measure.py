@@ -135,6 +135,7 @@ def measure(row: Row, sides: Sides, roof: Roof, rounds: int, seconds: float) -> 
         record["copy"] = roof.copy()
         record["fma"] = min(before, roof.steady())
         (kept if record["fma"] >= KEEP * roof.best else discarded).append(record)
+    gc.enable()
     return {"rounds": kept, "discarded": discarded, "repeats": repeats, "fma_best": roof.best}
 
 
