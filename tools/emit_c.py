@@ -208,11 +208,16 @@ def op_table(ops: list[S.Op]) -> str:
                    f"  Checker c(nullptr);\n  walk_{op.name}(c, *static_cast<const {op.struct} *>(args));\n  return c.status();\n}}")
         out.append(f"static nvte_status run_{op.name}(const nvte_exec *exec, const void *args) {{ return door(op_index_{op.name}, exec, args); }}"
                    .replace(f"op_index_{op.name}", str(ops.index(op))))
+        if op.has_aliases:
+            masks = [sum(1 << j for j, g in enumerate(op.fields) if g.name in f.may_alias) for f in op.fields]
+            out.append(f"static_assert({len(op.fields)} <= 64, \"a bit a field\");\n"
+                       f"static const uint64_t aliases_{op.name}[] = {{{', '.join(map(hex, masks))}}};")
         out.append(f"static_assert(sizeof({op.struct}) <= kMaxArgs, \"raise kMaxArgs\");")
     out.append("\nconst Op kOps[] = {")
     for op in ops:
         out.append(f'    {{{{sizeof(nvte_op), "{op.name}", sizeof({op.struct}), fields_{op.name}, {len(op.fields)},\n     {quoted(op.help)},\n'
-                   f"     run_{op.name}}},\n     &op_{op.name}, check_{op.name}, infer_{op.name}}},")
+                   f"     run_{op.name}}},\n     &op_{op.name}, check_{op.name}, infer_{op.name}, "
+                   f"{f'aliases_{op.name}' if op.has_aliases else 'nullptr'}}},")
     out.append("};\nconst size_t kOpCount = sizeof kOps / sizeof kOps[0];\n\n}  // namespace te")
     return "\n".join(out) + "\n"
 

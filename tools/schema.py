@@ -18,7 +18,8 @@ The comment before the struct is its help; the comment beside each field (all bu
 
 `*` is any number of leading dimensions, one value for a whole operator. A bare name binds where it is first seen and must agree
 later. Names that are seen in list fields only bind once a list entry. `[1]` also takes rank 0. For an output the first dtype
-listed is the one that nvte_infer picks. A malformed or missing comment raises `SchemaError` with file:line.
+listed is the one that nvte_infer picks. An output's text may say 'may alias x [or y]': nothing else that is written may share
+memory with another argument. A malformed or missing comment raises `SchemaError` with file:line.
 """
 from __future__ import annotations
 
@@ -29,6 +30,7 @@ from typing import Optional, Union
 
 DTYPES = ("f32", "f16", "bf16", "e4m3", "e5m2", "e4m3fnuz", "e5m2fnuz", "e8m0", "u8", "i8", "i16", "i32", "i64", "bool", "f64")
 WORDS = ("quantized", "rows", "strided")
+ALIAS = re.compile(r"\bmay alias (\w+(?: or \w+)*)")  # in an output's text
 
 # C type -> kind. Kinds are the NVTE_FIELD_* names in lower case.
 SCALARS = {"float": "f32", "int32_t": "i32", "uint32_t": "u32", "int64_t": "i64", "size_t": "size", "DLDataType": "dtype"}
@@ -115,6 +117,12 @@ class Field:
         return self.direction in ("out", "inout")
 
 
+    @property
+    def may_alias(self) -> tuple[str, ...]:
+        """Fields whose memory this output may be, element for element."""
+        return tuple(name for found in ALIAS.finditer(self.help) for name in found[1].split(" or "))
+
+
 @dataclass(frozen=True)
 class Op:
     name: str  # "rmsnorm_forward"
@@ -135,6 +143,10 @@ class Op:
     def folder(self) -> str:
         """libte/src/ops/<folder>"""
         return re.sub(r"_(forward|backward)$", "", self.name)
+
+    @property
+    def has_aliases(self) -> bool:
+        return any(f.may_alias for f in self.fields)
 
     def field(self, name: str) -> Field:
         return next(f for f in self.fields if f.name == name)
@@ -511,6 +523,9 @@ class _Header:
                 ref = d[:-6] if d.endswith(".dtype") else ""
                 if ref and (ref not in by_name or not by_name[ref].is_tensor):
                     raise SchemaError(f"{line}: {f.name}: dtype '{d}' names no tensor field")
+            for other in f.may_alias:
+                if other not in by_name or not by_name[other].is_tensor or not f.writes:
+                    raise SchemaError(f"{line}: {f.name}: 'may alias {other}' is for outputs and names a tensor field")
         self.schema.ops.append(Op(name, self.path.name, s.help, tuple(fields), int(where.rsplit(":", 1)[1])))
 
     def on_typedef(self, m, at):

@@ -20,13 +20,13 @@ enum {
 };
 
 /* y = f(x). If y is quantised, codes, scale_inv and amax come from the unrounded f32 value in the same pass; else amax, if
- * asked for, is of the stored value. y may alias x.
+ * asked for, is of the stored value.
  * NVTE_ERR_INVALID_ARGUMENT  shapes disagree; activation unknown
  * Since 0.1. */
 typedef struct nvte_activation_forward_args {
   size_t struct_size;
   const nvte_tensor *x; /* in [*, H] f32|f16|bf16 rows; input */
-  nvte_tensor *y;       /* out [*, H] x.dtype|f32|f16|bf16|e4m3|e5m2|e4m3fnuz|e5m2fnuz quantized; result */
+  nvte_tensor *y;       /* out [*, H] x.dtype|f32|f16|bf16|e4m3|e5m2|e4m3fnuz|e5m2fnuz quantized; result, may alias x */
   int32_t activation;   /* = NVTE_ACTIVATION_GELU; NVTE_ACTIVATION_* */
   uint32_t flags;       /* = 0; none yet */
 } nvte_activation_forward_args;

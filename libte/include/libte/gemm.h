@@ -24,8 +24,8 @@ extern "C" {
  * other types must be equal. K == 0: D = beta * C (+ bias ...).
  * dbias (out): without DGELU, dbias[m] = sum_k op(A)[m, k] * scale_inv_a  (the bias gradient of a weight-gradient GEMM);
  *              with DGELU, dbias[n] = sum_m v[m, n].
- * bias and aux of zero elements count as absent. d may be c's, or with DGELU aux's, memory element for element; no other output
- * may share memory with another argument. On a CPU with AVX512_BF16, bf16 products take subnormal operands and subnormal partial
+ * bias and aux of zero elements count as absent. With GELU, or
+ * with d->columnwise, d may not alias aux; with the latter nor c. On a CPU with AVX512_BF16, bf16 products take subnormal operands and subnormal partial
  * sums as 0, and fp8 products subnormal partial sums; everything else keeps subnormals.
  * NVTE_ERR_INVALID_ARGUMENT  shapes or dtypes disagree; GELU with DGELU; DGELU without aux; aux without either; E5M2 x E5M2; an
  *                            output shares memory with another argument
@@ -36,7 +36,7 @@ typedef struct nvte_gemm_args {
   const nvte_tensor *a;    /* in [...] f32|f16|bf16|e4m3|e5m2|e4m3fnuz|e5m2fnuz quantized rows; left operand */
   const nvte_tensor *b;    /* in [...] f32|f16|bf16|e4m3|e5m2|e4m3fnuz|e5m2fnuz quantized rows; right operand */
   const nvte_tensor *c;    /* in? [...] f32|f16|bf16 rows; addend, D's shape */
-  nvte_tensor *d;          /* out [...] f32|f16|bf16|e4m3|e5m2|e4m3fnuz|e5m2fnuz quantized rows; result */
+  nvte_tensor *d;          /* out [...] f32|f16|bf16|e4m3|e5m2|e4m3fnuz|e5m2fnuz quantized rows; result, may alias c or aux */
   const nvte_tensor *bias; /* in? [...] f32|f16|bf16; [N] */
   nvte_tensor *aux;        /* inout? [...] f32|f16|bf16 rows; [M, N], before GELU */
   nvte_tensor *dbias;      /* out? [...] f32|f16|bf16; [M], with DGELU [N] */

@@ -36,7 +36,7 @@ typedef struct nvte_cross_entropy_forward_args {
 NVTE_API nvte_status nvte_cross_entropy_forward(const nvte_exec *exec, const nvte_cross_entropy_forward_args *args);
 
 /* dlogits[t, v] = (exp(logits - lse) - (1 - s) [v == y] - s / vocab) * dloss[t], in f32, rounded once; 0 for ignored tokens.
- * dloss: [1] for SUM and MEAN (MEAN divides it by the count as forward did), [T] for NONE, any stride. dlogits may alias logits.
+ * dloss: [1] for SUM and MEAN (MEAN divides it by the count as forward did), [T] for NONE, any stride.
  * NVTE_ERR_INVALID_ARGUMENT  as forward
  * Since 0.1. */
 typedef struct nvte_cross_entropy_backward_args {
@@ -45,7 +45,7 @@ typedef struct nvte_cross_entropy_backward_args {
   const nvte_tensor *target; /* in [T] i64; forward's target */
   const nvte_tensor *lse;    /* in [T] f32; ln sum exp over the whole vocabulary */
   const nvte_tensor *dloss;  /* in [...] f32|f16|bf16 strided; [1], or [T] for NONE */
-  nvte_tensor *dlogits;      /* out [T, V] logits.dtype|f32 rows; gradient of logits */
+  nvte_tensor *dlogits;      /* out [T, V] logits.dtype|f32 rows; gradient of logits, may alias logits */
   float label_smoothing;     /* = 0, >= 0; s */
   int32_t reduction;         /* = NVTE_REDUCTION_MEAN; NVTE_REDUCTION_* */
   int64_t ignore_index;      /* = -100; target value of ignored tokens */

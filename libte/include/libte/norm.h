@@ -15,7 +15,7 @@ extern "C" {
  *     s[i,j]  = x[i,j] + residual[i,j]   (rounded to x's dtype; s = x without residual)
  *     rstd[i] = 1 / sqrt(mean_j s[i,j]^2 + epsilon)
  *     y[i,j]  = s[i,j] * rstd[i] * g[j],  g = gamma + (flags & NVTE_NORM_ZERO_CENTERED ? 1 : 0), 1 without gamma
- * Sums are f32 or wider. y may alias x. If y is quantised (y->scaling != NONE), codes, scale_inv and amax come from the
+ * Sums are f32 or wider. If y is quantised (y->scaling != NONE), codes, scale_inv and amax come from the
  * unrounded f32 value, written in the same pass; if y is 16- or 32-bit, amax is of the stored value.
  * NVTE_ERR_INVALID_ARGUMENT  shapes disagree; epsilon < 0; residual_out without residual
  * NVTE_ERR_UNSUPPORTED       no implementation; the message lists each refusal
@@ -25,7 +25,7 @@ typedef struct nvte_rmsnorm_forward_args {
   const nvte_tensor *x;        /* in [*, H] f32|f16|bf16 rows; input */
   const nvte_tensor *gamma;    /* in? [H] f32|f16|bf16; weight */
   const nvte_tensor *residual; /* in? [*, H] x.dtype rows; added to x first */
-  nvte_tensor *y;              /* out [*, H] x.dtype|f32|f16|bf16|e4m3|e5m2|e4m3fnuz|e5m2fnuz quantized; result */
+  nvte_tensor *y;              /* out [*, H] x.dtype|f32|f16|bf16|e4m3|e5m2|e4m3fnuz|e5m2fnuz quantized; result, may alias x */
   nvte_tensor *residual_out;   /* out? [*, H] x.dtype; s, the sum that was normalised */
   nvte_tensor *rstd;           /* out? [*] f32; saved for backward */
   float epsilon;               /* = 1e-5, >= 0; added to the mean square */
@@ -65,7 +65,7 @@ typedef struct nvte_layernorm_forward_args {
   const nvte_tensor *gamma;    /* in? [H] f32|f16|bf16; weight */
   const nvte_tensor *beta;     /* in? [H] f32|f16|bf16; bias */
   const nvte_tensor *residual; /* in? [*, H] x.dtype rows; added to x first */
-  nvte_tensor *y;              /* out [*, H] x.dtype|f32|f16|bf16|e4m3|e5m2|e4m3fnuz|e5m2fnuz quantized; result */
+  nvte_tensor *y;              /* out [*, H] x.dtype|f32|f16|bf16|e4m3|e5m2|e4m3fnuz|e5m2fnuz quantized; result, may alias x */
   nvte_tensor *residual_out;   /* out? [*, H] x.dtype; s, the sum that was normalised */
   nvte_tensor *mu;             /* out? [*] f32; saved for backward */
   nvte_tensor *rstd;           /* out? [*] f32; saved for backward */

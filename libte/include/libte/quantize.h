@@ -79,15 +79,15 @@ enum { NVTE_AMAX_MAX = 0, NVTE_AMAX_MOST_RECENT = 1 };
  *     else: new_history[i] = history[i+1] for i < len-1, new_history[len-1] = last, then new_history[0] = 0
  *           a = algorithm MAX: max(last, history[1..]); MOST_RECENT: last
  *           new_scale = finite(a) && a > 0 ? min(dtype_max * 2^-margin / a, FLT_MAX) : scale
- * New and old may be the same memory. amax, if given, holds one value a column, entries one after another.
+ * amax, if given, holds one value a column, entries one after another.
  * NVTE_ERR_INVALID_ARGUMENT  list shapes disagree; algorithm unknown; dtype is not an fp8 type
  * Since 0.1. */
 typedef struct nvte_amax_and_scale_update_args {
   size_t struct_size;
   const nvte_tensor *const *history; /* in list(n) [len, k] f32; row 0 is the current amax */
   const nvte_tensor *const *scale;   /* in list(n) [k] f32; the scales in use */
-  nvte_tensor *const *new_history;   /* out list(n) [len, k] f32; may be history */
-  nvte_tensor *const *new_scale;     /* out list(n) [k] f32; may be scale */
+  nvte_tensor *const *new_history;   /* out list(n) [len, k] f32; may alias history */
+  nvte_tensor *const *new_scale;     /* out list(n) [k] f32; may alias scale */
   size_t n;                          /* = 0; entries of each list */
   const nvte_tensor *amax;           /* in? [total] f32; amaxes reduced over processes, sum of k values */
   DLDataType dtype;                  /* the format whose maximum the scales aim at */

@@ -22,6 +22,8 @@ enum {
 /* A borrowed description of a tensor; libte keeps no reference after a call. A part whose data pointer is NULL is absent,
  * except that data.shape always gives the logical shape [*, K] (M = product of the leading dimensions).
  * Strides NULL = C-contiguous; a stride of 0 may be read but not written; negative strides are refused.
+ * Nothing that a call writes (outputs, their scale_inv and amax, the workspace) may share memory with another argument, unless the
+ * field's comment says that it may alias one: then element for element the same.
  * Zero-initialise, then set struct_size = sizeof(nvte_tensor). */
 typedef struct nvte_tensor {
   size_t struct_size;

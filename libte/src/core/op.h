@@ -29,6 +29,8 @@ struct Op {
   nvte_status (*check)(const nvte_exec *exec, const void *args);
   // Generated: fills outputs from inputs (nvte_infer).
   nvte_status (*infer)(void *args);
+  // Generated: bit j of entry i where the header says that field i may alias field j. NULL = none.
+  const uint64_t *aliases;
 };
 extern const Op kOps[];
 extern const size_t kOpCount;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/config.h"
+#include "core/overlap.h"
 #include "dispatch/registry.h"
 
 namespace te {
@@ -77,6 +78,7 @@ nvte_status check(const Op &op, const nvte_exec *exec, const void *args) {
 
 nvte_status dispatch(const Op &op, const nvte_exec *exec, const void *args, Choice *choice) {
   if (const nvte_status s = check(op, exec, args)) return s;
+  if (const nvte_status s = check_overlap(op, exec, args)) return s;
   if (const nvte_status s = choose(op, exec, args, choice)) return s;
   size_t bytes;
   if (const nvte_status s = workspace_bytes(*choice, exec, args, &bytes)) return s;

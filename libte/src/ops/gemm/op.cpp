@@ -39,51 +39,6 @@ nvte_status is_vector(const char *name, const nvte_tensor *t, const char *what, 
               (long long)numel(t->data));
 }
 
-// Bytes from a tensor's first to past its last element.
-int64_t span(const DLTensor &t) {
-  int64_t n = 1;
-  for (int i = 0; i < t.ndim; i++) n += (t.shape[i] - 1) * stride_of(t, i);
-  return n * element_bytes(t);
-}
-// True where x and y have an element's memory in common. Column slices of one buffer interleave without touching.
-bool shares(const DLTensor &x, const DLTensor &y) {
-  if (!present(x) || !present(y) || !numel(x) || !numel(y)) return false;
-  const intptr_t a = (intptr_t)address(x), b = (intptr_t)address(y);
-  if (a + span(x) <= b || b + span(y) <= a) return false;
-  const RowIndex i = row_index(x), j = row_index(y);
-  const int64_t pitch = i.stride * element_bytes(x), wx = columns(x) * element_bytes(x), wy = columns(y) * element_bytes(y);
-  if (!i.uniform || !j.uniform || pitch != j.stride * element_bytes(y) || wx > pitch || wy > pitch || pitch == 0) return true;
-  const int64_t from = ((b - a) % pitch + pitch) % pitch;
-  return from < wx || from + wy > pitch;
-}
-// The same elements in the same places: safe for C and DGELU's aux, which are read just before D is written.
-bool same_place(const DLTensor &x, const DLTensor &y) {
-  if (address(x) != address(y) || dtype_of(x.dtype) != dtype_of(y.dtype)) return false;
-  const RowIndex i = row_index(x), j = row_index(y);
-  return i.uniform && j.uniform && (i.stride == j.stride || rows(x) <= 1);
-}
-
-// No output may share memory with an input or another output, but D with C or DGELU's aux where they coincide.
-nvte_status check_aliases(const nvte_gemm_args &a, bool writes_aux) {
-  const bool reads_c = a.beta != 0 && given(a.c);
-  const struct { const char *name; const nvte_tensor *t; bool written; } all[] = {
-      {"d", a.d, true}, {"dbias", given(a.dbias) ? a.dbias : nullptr, true},
-      {"aux", given(a.aux) ? a.aux : nullptr, writes_aux},
-      {"a", a.a, false}, {"b", a.b, false}, {"c", reads_c ? a.c : nullptr, false},
-      {"bias", given(a.bias) ? a.bias : nullptr, false}};
-  for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-    for (size_t j = i + 1; all[i].t && all[i].written && j < sizeof all / sizeof *all; j++) {
-      if (!all[j].t) continue;
-      const nvte_tensor &x = *all[i].t, &y = *all[j].t;
-      const bool may_coincide = i == 0 && !all[j].written && (all[j].t == a.c || all[j].t == a.aux) && !present(x.columnwise);
-      if (may_coincide && present(x.data) && same_place(x.data, y.data)) continue;
-      if (shares(x.data, y.data) || shares(x.data, y.columnwise) || shares(x.columnwise, y.data) ||
-          shares(x.columnwise, y.columnwise))
-        return fail(NVTE_ERR_INVALID_ARGUMENT, "%s must not share memory with %s", all[i].name, all[j].name);
-    }
-  return NVTE_OK;
-}
-
 nvte_status validate(const nvte_exec *, const void *args) {
   const auto &a = *static_cast<const nvte_gemm_args *>(args);
   if (a.flags & ~0x1fu) return fail(NVTE_ERR_INVALID_ARGUMENT, "flags must be NVTE_GEMM_*, got 0x%x", a.flags);
@@ -113,7 +68,11 @@ nvte_status validate(const nvte_exec *, const void *args) {
     return fail(NVTE_ERR_INVALID_ARGUMENT, "aux must be absent: flags have neither NVTE_GEMM_GELU nor NVTE_GEMM_DGELU");
   if (given(a.aux))
     if (const nvte_status s = is_result("aux", a.aux->data, p)) return s;
-  return check_aliases(a, gelu);
+  const auto in_place = [&](const nvte_tensor *t) { return given(t) && address(t->data) == address(a.d->data); };
+  if (gelu && in_place(a.aux)) return fail(NVTE_ERR_INVALID_ARGUMENT, "d must not share memory with aux, which NVTE_GEMM_GELU writes");
+  if (present(a.d->columnwise) && ((a.beta != 0 && in_place(a.c)) || in_place(a.aux)))
+    return fail(NVTE_ERR_INVALID_ARGUMENT, "d must not share memory with c or aux where d.columnwise is written too");
+  return NVTE_OK;
 }
 
 // d and aux keep a's leading dimensions where they are M; else they are [M, N].
