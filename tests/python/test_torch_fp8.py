@@ -265,6 +265,19 @@ def test_scales_by_callables() -> None:
     assert forward_slots(m).scale[0] == 448.0 / torch.tensor(6.0) / 4 and seen
 
 
+def test_what_a_callable_may_return() -> None:
+    x = torch.full((2, 8), 3.0)
+    for returned, rule in ((lambda h: h.amax(0, keepdim=True), r"amax_compute_algo: must return a tensor \[2\], got \[1, 2\]"), (lambda h: 3.0, "got float")):
+        m = te.Linear(8, 8)
+        with pytest.raises(ValueError, match=rule):
+            step(m, x, te.DelayedScaling(amax_history_len=4, amax_compute_algo=returned))
+    # a scale that is no scale is not taken
+    for bad in (float("nan"), float("inf"), 0.0, -1.0):
+        m = te.Linear(8, 8)
+        step(m, x, te.DelayedScaling(amax_history_len=4, scaling_factor_compute_algo=lambda a, s, top, r, bad=bad: torch.full_like(a, bad)))
+        assert (forward_slots(m).scale == 1).all() and (forward_slots(m).history[-1] == torch.tensor([3.0, m.weight.detach().abs().max()])).all()
+
+
 def test_q02_zero_and_non_finite_inputs() -> None:
     for recipe in (te.DelayedScaling(**DELAYED), te.Float8CurrentScaling()):
         m = te.Linear(8, 8, bias=False)

@@ -307,3 +307,20 @@ def test_a_copied_parameter_keeps_its_initial_value() -> None:
 def test_forward_on_meta_says_what_to_do(make: Any) -> None:
     with pytest.raises(NotImplementedError, match="materialise the module"):
         make()(torch.empty(4, 16, device="meta"))
+
+
+@pytest.mark.parametrize("state, rule", [
+    ({"scale_fwd": "1"}, "scale_fwd must be a floating-point tensor, got str"),
+    ({"amax_history_fwd": torch.zeros(4)}, r"amax_history_fwd must be a floating-point tensor \[len >= 1, k\], got torch.float32 \[4\]"),
+    ({"amax_history_bwd": torch.zeros(0, 2)}, r"got torch.float32 \[0, 2\]"),
+    ({"scale_bwd": torch.ones(2, dtype=torch.int32)}, "got torch.int32"),
+    ({"weight": torch.ones(2)}, r"a dict must hold scale_fwd.*has \['weight'\]"),
+])
+def test_odd_dicts_of_state_are_refused(state: dict, rule: str) -> None:
+    m = trained(4)
+    before = m.get_extra_state()
+    with pytest.raises(ValueError, match=rule):
+        m.set_extra_state(state)
+    assert torch.equal(before, m.get_extra_state())
+    m.set_extra_state({})  # no state
+    assert torch.equal(before, m.get_extra_state())

@@ -353,9 +353,13 @@ class ModuleState:
     def load_legacy(self, state: dict[str, Any], device: torch.device) -> None:
         """A Transformer Engine state given as a plain dict of tensors: scale_fwd, amax_history_fwd, scale_bwd, amax_history_bwd.
         scale_inv is recomputed, a missing recipe means delayed scaling; entries beyond what this module quantises are dropped."""
+        if not state:
+            return
         slots = []
+        if not any(f"{name}_{suffix}" in state for name in _LEGACY for suffix in ("fwd", "bwd")):
+            raise ValueError(f"_extra_state: a dict must hold scale_fwd, amax_history_fwd, scale_bwd or amax_history_bwd, has {sorted(map(str, state))}")
         for k, suffix in zip(self.counts, ("fwd", "bwd")):
-            scale, history = state.get(f"scale_{suffix}"), state.get(f"amax_history_{suffix}")
+            scale, history = (_legacy_tensor(state, f"{name}_{suffix}", rank) for name, rank in _LEGACY.items())
             length = history.shape[0] if history is not None else DelayedScaling().amax_history_len
             s = Slots(k, length, device)
             if scale is not None:
@@ -369,6 +373,19 @@ class ModuleState:
         slots[1].resize(self.recipe.amax_history_len)
         self.slots = (slots[0], slots[1])
         _register(self)
+
+
+_LEGACY = {"scale": None, "amax_history": 2}  # name -> rank, None = any
+
+
+def _legacy_tensor(state: dict[str, Any], key: str, rank: Optional[int]) -> Optional[torch.Tensor]:
+    t = state.get(key)
+    if t is None:
+        return None
+    if not isinstance(t, torch.Tensor) or not t.is_floating_point() or (rank is not None and (t.ndim != rank or t.shape[0] < 1)):
+        got = f"{t.dtype} {list(t.shape)}" if isinstance(t, torch.Tensor) else type(t).__name__
+        raise ValueError(f"_extra_state: {key} must be a floating-point tensor{' [len >= 1, k]' if rank == 2 else ''}, got {got}")
+    return t.detach()
 
 
 def _copy_slots(s: Slots) -> Slots:
@@ -427,8 +444,9 @@ def _reduced_amax(slots: list[Slots], group: Any) -> Optional[torch.Tensor]:
 
 
 def _update_in_python(slots: list[Slots], amax: Optional[torch.Tensor], recipe: DelayedScaling, dtype: torch.dtype) -> None:
-    """The recipe's own callables: amax_compute_algo(history) -> [k], scaling_factor_compute_algo(amax, scale, fp8_max, recipe)."""
-    fp8_max, at = torch.finfo(dtype).max, 0
+    """The recipe's own callables: amax_compute_algo(history) -> [k], scaling_factor_compute_algo(amax, scale, fp8_max, recipe) -> [k].
+    A scale that is no positive finite number is not taken: the tensor keeps its scale, as where the library computes it."""
+    fp8_max, at, made = torch.finfo(dtype).max, 0, []
     for s in slots:
         now = s.history[0] if amax is None else torch.where(amax[at : at + s.k] != 0, amax[at : at + s.k], s.history[0])
         at += s.k
@@ -436,19 +454,28 @@ def _update_in_python(slots: list[Slots], amax: Optional[torch.Tensor], recipe: 
         seen = s.history.clone()
         seen[0] = now
         if callable(recipe.amax_compute_algo):
-            a = recipe.amax_compute_algo(seen)
+            a = _of_shape("amax_compute_algo", recipe.amax_compute_algo(seen), s.scale)
         else:
             a = seen.amax(0) if recipe.amax_compute_algo == "max" else now
         if callable(recipe.scaling_factor_compute_algo):
-            new = recipe.scaling_factor_compute_algo(a, s.scale, fp8_max, recipe)
+            new = _of_shape("scaling_factor_compute_algo", recipe.scaling_factor_compute_algo(a, s.scale, fp8_max, recipe), s.scale)
         else:
             ok = torch.isfinite(a) & (a > 0)
             # (a number divided by a tensor is a product with a reciprocal in torch, which rounds twice)
             quotient = torch.full_like(a, fp8_max * 2.0**-recipe.margin) / a
             new = torch.where(ok, quotient.clamp(max=torch.finfo(torch.float32).max), s.scale)
         rolled = torch.cat([torch.zeros_like(now)[None], seen[2:], now[None]]) if len(seen) > 1 else torch.zeros_like(seen)
-        s.scale.copy_(torch.where(used, new, s.scale))
-        s.history.copy_(torch.where(used, rolled, s.history))
+        made.append((torch.where(used & torch.isfinite(new) & (new > 0), new, s.scale), torch.where(used, rolled, s.history)))
+    for s, (scale, history) in zip(slots, made):  # nothing is written where a callable raises
+        s.scale.copy_(scale)
+        s.history.copy_(history)
+
+
+def _of_shape(name: str, result: Any, like: torch.Tensor) -> torch.Tensor:
+    if not isinstance(result, torch.Tensor) or result.shape != like.shape:
+        got = list(result.shape) if isinstance(result, torch.Tensor) else type(result).__name__
+        raise ValueError(f"recipe.{name}: must return a tensor {list(like.shape)}, got {got}")
+    return result
 
 
 class FP8GlobalStateManager:

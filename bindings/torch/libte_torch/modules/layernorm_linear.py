@@ -71,7 +71,7 @@ class LayerNormLinear(TransformerEngineBaseModule):
     ) -> Any:
         if fp8_output or fp8_grad:
             refuse_unbuilt(self, fp8_output=(fp8_output, False, None), fp8_grad=(fp8_grad, False, None))
-        if inp.shape[-1] != self.in_features:
+        if inp.shape[-1:] != (self.in_features,):
             raise ValueError(f"LayerNormLinear: inp must be [*, {self.in_features}], got {list(inp.shape)}")
         weight, bias = self.whole()  # type: ignore[misc]
         used_bias = None if self.return_bias else bias

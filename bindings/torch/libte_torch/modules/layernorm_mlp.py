@@ -89,7 +89,7 @@ class LayerNormMLP(TransformerEngineBaseModule):
         reset_norm_parameters(self)
 
     def forward(self, inp: Tensor, is_first_microbatch: Optional[bool] = None) -> Any:
-        if inp.shape[-1] != self.hidden_size:
+        if inp.shape[-1:] != (self.hidden_size,):
             raise ValueError(f"LayerNormMLP: inp must be [*, {self.hidden_size}], got {list(inp.shape)}")
         if self.checkpoint and torch.is_grad_enabled():
             from ..checkpoint import checkpoint

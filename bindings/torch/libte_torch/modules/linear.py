@@ -72,7 +72,7 @@ class Linear(TransformerEngineBaseModule):
         if fp8_output or fp8_grad:
             refuse_unbuilt(self, fp8_output=(fp8_output, False, None), fp8_grad=(fp8_grad, False, None))
         weight, bias = self.whole()
-        if inp.shape[-1] != self.in_features:
+        if inp.shape[-1:] != (self.in_features,):
             raise ValueError(f"Linear: inp must be [*, {self.in_features}], got {list(inp.shape)}")
         y = linear(self, inp, weight, None if self.return_bias else bias, is_first_microbatch, 0)
         if self.return_bias:
