@@ -179,7 +179,7 @@ bool shares_memory(const DLTensor &x, const DLTensor &y) {
   return meet(Bytes(x), 0, (intptr_t)address(x) - (intptr_t)address(y), Bytes(y), 0, patience);
 }
 
-nvte_status check_overlap(const Op &op, const nvte_exec *exec, const void *args) {
+nvte_status check_overlap(const Op &op, const nvte_exec *exec, const void *args, size_t workspace) {
   Parts parts;
   const auto *a = static_cast<const unsigned char *>(args);
   for (size_t i = 0; i < op.info.n_fields; i++) {
@@ -195,9 +195,9 @@ nvte_status check_overlap(const Op &op, const nvte_exec *exec, const void *args)
       for (size_t k = 0; k < n; k++) parts.add(f, static_cast<const nvte_tensor *const *>(p)[k], i, (int)k);
     }
   }
-  if (exec->workspace && exec->workspace_size) {
+  if (workspace) {
     const auto w = (uintptr_t)exec->workspace;
-    parts.add(Part{w, w + exec->workspace_size, nullptr, nullptr, op.info.n_fields, -1, workspace_part, true});
+    parts.add(Part{w, w + workspace, nullptr, nullptr, op.info.n_fields, -1, workspace_part, true});
   }
   if (!parts.any_written) return NVTE_OK;
   Part *const p = parts.begin(), *const end = p + parts.n;

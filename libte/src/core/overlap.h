@@ -9,7 +9,8 @@ namespace te {
 // tangled to tell counts as shared.
 bool shares_memory(const DLTensor &x, const DLTensor &y);
 
-// args has passed the schema's check. NVTE_ERR_INVALID_ARGUMENT names both arguments.
-nvte_status check_overlap(const Op &op, const nvte_exec *exec, const void *args);
+// args has passed the schema's check; `workspace`: the bytes of exec->workspace that the call uses, since a caller within the library may keep
+// arguments behind them. NVTE_ERR_INVALID_ARGUMENT names both arguments.
+nvte_status check_overlap(const Op &op, const nvte_exec *exec, const void *args, size_t workspace);
 
 }  // namespace te

@@ -78,7 +78,6 @@ nvte_status check(const Op &op, const nvte_exec *exec, const void *args) {
 
 nvte_status dispatch(const Op &op, const nvte_exec *exec, const void *args, Choice *choice) {
   if (const nvte_status s = check(op, exec, args)) return s;
-  if (const nvte_status s = check_overlap(op, exec, args)) return s;
   if (const nvte_status s = choose(op, exec, args, choice)) return s;
   size_t bytes;
   if (const nvte_status s = workspace_bytes(*choice, exec, args, &bytes)) return s;
@@ -87,6 +86,7 @@ nvte_status dispatch(const Op &op, const nvte_exec *exec, const void *args, Choi
   const uintptr_t alignment = exec->device.device_type == kDLCPU ? 64 : 256;
   if (bytes && (uintptr_t)exec->workspace % alignment)
     return fail(NVTE_ERR_INVALID_ARGUMENT, "exec.workspace must be aligned to %d bytes, got %p", (int)alignment, exec->workspace);
+  if (const nvte_status s = check_overlap(op, exec, args, bytes)) return s;
   await_error();
   const nvte_status s = choice->implementation->run(exec, args);
   return s == NVTE_OK || error_came() ? s : fail(s, "implementation %s failed with status %d and no message", choice->implementation->name, (int)s);

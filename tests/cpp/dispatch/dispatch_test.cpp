@@ -90,6 +90,16 @@ TEST_F(Dispatch, WorkspaceIsAskedForAndChecked) {
   exec.workspace = workspace;
   EXPECT_EQ(nvte_dropout_backward(&exec, &a), NVTE_OK) << error();
   EXPECT_EQ(ran, "greedy");
+  // an argument may lie behind the part that is used, as operands that a library's caller prepared do, but not in it
+  ran.clear();
+  dx.t.data.data = workspace + 960;
+  exec.workspace_size = sizeof workspace;
+  EXPECT_EQ(nvte_dropout_backward(&exec, &a), NVTE_ERR_INVALID_ARGUMENT);
+  EXPECT_NE(error().find("exec.workspace must not share memory with dx"), std::string::npos) << error();
+  EXPECT_EQ(ran, "");
+  dx.t.data.shape[0] = dy.t.data.shape[0] = 4, mask.t.data.shape[0] = 1, dx.t.data.data = workspace + 1000;
+  EXPECT_EQ(nvte_dropout_backward(&exec, &a), NVTE_OK) << error();
+  EXPECT_EQ(ran, "greedy");
 }
 
 TEST_F(Dispatch, ForcedByName) {
