@@ -9,7 +9,7 @@ if ! [ -f "$BUILD/CMakeCache.txt" ] || [ "$(cat "$BUILD/configured" 2>/dev/null)
   launcher=()
   command -v ccache >/dev/null && launcher=(-DCMAKE_C_COMPILER_LAUNCHER=ccache -DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
   # without them libte_jax is left out; asked for once a configuration
-  "$PY" scripts/xla_headers.py "$BUILD/xla" ${WHEELS:+--wheels "$WHEELS"} >&2 || true
+  "$PY" scripts/wheel_headers.py xla "$BUILD/xla" ${WHEELS:+--wheels "$WHEELS"} >&2 || true
   say "configuring build/"
   # shellcheck disable=SC2086
   cmake -S . -B "$BUILD" -G Ninja -DCMAKE_BUILD_TYPE="$type" -DPython3_EXECUTABLE="$PY" -DLIBTE_PYTHON=ON -DLIBTE_PYTHON_INPLACE=ON \

@@ -30,6 +30,9 @@ export logs
 
 has() { [[ " ${steps[*]} " == *" $1 "* ]]; }
 tests=$BUILD/cuda/tests/cpp/libte_ops_cuda
+# libraries that Python packages bring, for the test program: cuDNN
+packages=$("$PY" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/nvidia/cudnn/lib
+[ ! -d "$packages" ] || export LD_LIBRARY_PATH=$packages${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 
 if has build; then
   for gtest in "${GTEST_SOURCE:-}" "$PWD/.gtest" /usr/src/googletest/googletest; do
@@ -59,6 +62,7 @@ for mode in test grad perf; do
   [ "$mode" != grad ] || mapfile -t chosen < <(printf '%s\n' "${ops[@]}" | grep _backward)
   printf '%s\n' "${chosen[@]}" | xargs -P "$jobs" -I{} bash -c 'run "$1.{}" "$2" "$3" --mode="$1" --op={} --perf-seconds=0.002 --gtest_filter=-Codec.*' _ "$mode" "$each" "$tests"
 done
+! has ops || run cudnn 60 ctest --test-dir "$BUILD/cuda" -R '^cudnn\.' --output-on-failure --no-tests=error
 # ---- small cases under compute-sanitizer
 if has sanitize; then
   command -v compute-sanitizer >/dev/null || die "compute-sanitizer is missing"

@@ -5,12 +5,16 @@ from __future__ import annotations
 
 import copy
 import threading
+from typing import Optional
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import libte_torch as te
+import twins
 from libte_torch import ops
+from libte_torch.modules.attention import AttentionConfig
 
 pytestmark = pytest.mark.skipif(torch.get_default_device().type != "cuda", reason="LIBTE_TEST_DEVICE is not cuda")
 
@@ -139,3 +143,87 @@ def test_make_graphed_callables() -> None:
         got = graphed(x)
         grads = torch.autograd.grad(got.sum(), [x, *m.parameters()])
         assert torch.equal(got, want) and all(torch.equal(a, b) for a, b in zip(grads, want_grads))
+
+
+def heads(b: int, s: int, h: int, groups: int, d: int) -> list[torch.Tensor]:
+    torch.manual_seed(s)
+    return [torch.randn(b, s, n, d, dtype=torch.bfloat16, requires_grad=True) for n in (h, groups, groups)]
+
+
+def attention(implementation: Optional[str], q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
+    """Forward by name, as an error where that implementation refuses."""
+    b, s, h, d = q.shape
+    o, stats = torch.empty_like(q), torch.empty(b, h, s, dtype=torch.float32)
+    config = AttentionConfig(d**-0.5, 0.0, 1, int(causal), 0, 0, -1, -1, 0)
+    ops._eager.variant(implementation=implementation).attention_forward(q, k, v, o, stats, *[None] * 10, *config)
+    return o
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("groups", [4, 2])
+def test_attention_goes_to_cudnn_and_agrees_with_sdpa(causal: bool, groups: int) -> None:
+    q, k, v = heads(2, 200, 4, groups, 64)
+    core = te.DotProductAttention(4, 64, groups, qkv_format="bshd", attn_mask_type="causal" if causal else "no_mask")
+
+    def sdpa(*qkv: torch.Tensor) -> torch.Tensor:
+        with sdpa_kernel([SDPBackend.MATH if qkv[0].dtype == torch.float64 else SDPBackend.CUDNN_ATTENTION]):
+            return torch.nn.functional.scaled_dot_product_attention(*(t.transpose(1, 2) for t in qkv), is_causal=causal, enable_gqa=groups != 4).transpose(1, 2)
+
+    exact = [t.detach().double().requires_grad_() for t in (q, k, v)]
+    o, naive, want = core(q, k, v).view_as(q), sdpa(q, k, v), sdpa(*exact)
+    assert torch.equal(o, attention("cudnn", q, k, v, causal))
+    do = torch.randn_like(o)
+    results = ((o, *torch.autograd.grad(o, (q, k, v), do)), (naive, *torch.autograd.grad(naive, (q, k, v), do)), (want, *torch.autograd.grad(want, exact, do.double())))
+    for ours, theirs, right in zip(*results):
+        twins.tolerance.assert_like(twins.numpy(ours), twins.numpy(right), twins.numpy(theirs.float()), "bfloat16")
+
+
+def test_attention_captured_at_its_first_use() -> None:
+    with torch.no_grad():
+        q, k, v = heads(1, 136, 2, 2, 64)
+        q, k, v = q.clone(), k.clone(), v.clone()
+        side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+        attention("cudnn", q[:, :64], k[:, :64], v[:, :64], True)  # opens the library; the plan for 136 is made under capture
+        with torch.cuda.graph(graph, stream=side):
+            o = attention("cudnn", q, k, v, True)
+        for t in (q, k, v):
+            t.normal_()
+        graph.replay()
+        assert torch.equal(o, attention("cudnn", q, k, v, True))
+
+
+def test_attention_in_threads() -> None:
+    inputs = [heads(1, 72 + 8 * i, 2, 2, 64) for i in range(4)]
+    want = [attention("cudnn", *qkv, True) for qkv in inputs]
+    wrong: list[int] = []
+
+    def work(i: int) -> None:
+        with torch.cuda.stream(torch.cuda.Stream()), torch.device("cuda"):
+            for j in range(50):
+                at = (i + j) % 4
+                if not torch.equal(attention("cudnn", *inputs[at], True), want[at]):
+                    wrong.append(at)
+
+    torch.cuda.synchronize()
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+
+
+def test_deterministic_attention_repeats_its_bits() -> None:
+    q, k, v = heads(2, 1000, 4, 2, 64)
+    o, stats = torch.empty_like(q), torch.empty(2, 4, 1000, dtype=torch.float32)
+    config = AttentionConfig(64**-0.5, 0.0, 1, 1, 0, 0, -1, -1, 0)
+    shim = ops._eager.variant(implementation="cudnn", deterministic=True)
+    shim.attention_forward(q, k, v, o, stats, *[None] * 10, *config)
+    do = torch.randn_like(o)
+    runs = []
+    for _ in range(4):
+        gradients = [torch.empty_like(t) for t in (q, k, v)]
+        shim.attention_backward(do, q, k, v, o, stats, *gradients, *[None] * 11, *config)
+        runs.append(gradients)
+    for run in runs[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(run, runs[0]))

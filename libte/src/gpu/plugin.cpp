@@ -4,8 +4,12 @@
 
 #include <cstddef>
 #include <cstdio>
+#include <exception>
 #include <mutex>
+#include <new>
 #include <vector>
+
+#include "gpu/contain.h"
 
 namespace te {
 namespace gpu {
@@ -31,6 +35,18 @@ DeviceScope::DeviceScope(const nvte_exec &exec) {
 
 DeviceScope::~DeviceScope() {
   if (previous_ >= 0) (void)hipSetDevice(previous_);
+}
+
+nvte_status contain(nvte_status (*body)(void *context), void *context) noexcept {
+  try {
+    return body(context);
+  } catch (const std::bad_alloc &) {
+    return fail(NVTE_ERR_OUT_OF_MEMORY, "out of memory");
+  } catch (const std::exception &e) {
+    return fail(NVTE_ERR_INTERNAL, "unexpected exception: %s", e.what());
+  } catch (...) {
+    return fail(NVTE_ERR_INTERNAL, "unexpected exception");
+  }
 }
 
 int multiprocessors(int device) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs one case of one operator with one implementation forced by name, in one of four modes.
 #pragma once
+#include <fnmatch.h>
+
 #include <map>
 
 #include "harness/op_test.h"
@@ -46,7 +48,8 @@ struct TableRow {
   std::string op, implementation, name, reason;
   bool used = false;
   bool matches(const std::string &o, const std::string &i, const std::string &n) const {
-    return (op == "*" || op == o) && (implementation == "*" || implementation == i) && (name == "*" || name == n);
+    const auto fits = [](const std::string &pattern, const std::string &x) { return fnmatch(pattern.c_str(), x.c_str(), 0) == 0; };
+    return fits(op, o) && fits(implementation, i) && fits(name, n);
   }
 };
 std::vector<TableRow> read_table(const std::string &directory, const std::string &name);

@@ -14,6 +14,10 @@ inline double float_bound(double naive_max_error, double ulp) { return 2 * naive
 // result, beside the naive error: products may be larger than their sum.
 constexpr double kFp8SumError = 0x1p-12;
 
+// cuDNN's attention rounds probabilities, their gradients and, with grouped heads, each head's dK and dV to 16 bits before it sums them, and sums
+// softmax_offset's gradient in f32 in no fixed order. Beside the naive error, as a share of the largest result.
+inline double cudnn_rounding(DType t) { return t == DType::bf16 ? 0x1p-9 : t == DType::f16 ? 0x1p-12 : 0x1p-22; }
+
 // A tensor of few elements says little about the naive evaluation's largest error: the same case is drawn with further seeds until
 // this many outputs were seen, at most kNaiveDraws times.
 constexpr int64_t kNaiveOutputs = 1024;

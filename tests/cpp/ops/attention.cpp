@@ -167,6 +167,20 @@ Shape grid_shape(const Case &c, const char *key, int64_t b, int64_t h, int64_t s
   return {full.at(0) ? b : 1, full.at(1) ? h : 1, full.at(2) ? s_q : 1, s_kv};
 }
 
+// poisonq=1: rows of q and d_o past a sequence's length, or of none, are NaN.
+void poison_rows(const Case &c, Problem &p, Arg &a) {
+  if (!c.flag("poisonq") || p.expand) return;
+  Values<double> all(p);
+  const Model<double> m(p, all);
+  const int64_t width = last(a.shape);
+  std::vector<double> poisoned(a.values.size(), kNaN);
+  m.each_row([&](int64_t ib, int64_t ih, int64_t iq) {
+    const int64_t at = m.at(false, ib, iq, ih, width);
+    for (int64_t i = at; i < at + width; i++) poisoned[(size_t)i] = a.values[(size_t)i];
+  });
+  a.set(poisoned);
+}
+
 // Equal values (the expand layout), or one key a query (exact=1), make dO V - r cancel entirely: integers keep both exact, so that 0
 // is the answer in any order of sums.
 Fill values_fill(const Case &c, const Problem &p) { return p.expand || c.flag("exact") ? Fill::integers : Fill::normal; }
@@ -179,7 +193,7 @@ Sizes common(const Case &c, Problem &p) {
   const int64_t b = c.i("b", 1), s = c.i("s"), s_kv = c.i("skv", s), h_kv = c.i("hkv", c.i("h", 1)), h = c.has("g") ? h_kv * c.i("g") : c.i("h", 1);
   const int64_t d = c.i("d"), d_v = c.i("dv", d), sequences = format == NVTE_FORMAT_THD ? (int64_t)c.shape("cuq").size() - 1 : b;
   // grids of THD cover the longest sequences: give them all tokens
-  p.in("q", shape_of(format, b, s, h, d), dtype);
+  Arg &q = p.in("q", shape_of(format, b, s, h, d), dtype);
   Arg &k = p.in("k", shape_of(format, b, s_kv, h_kv, d), dtype), &v = p.in("v", shape_of(format, b, s_kv, h_kv, d_v), dtype, values_fill(c, p));
   const char *lengths[4][2] = {{"cuq", "cu_seqlens_q"}, {"cuk", "cu_seqlens_kv"}, {"padq", "cu_seqlens_q_padded"}, {"padk", "cu_seqlens_kv_padded"}};
   for (auto &l : lengths)
@@ -225,6 +239,7 @@ Sizes common(const Case &c, Problem &p) {
     k.set(kp);
     v.set(vp);
   }
+  if (!c.has("bad")) poison_rows(c, p, q);
   return {sequences, s, s_kv, h, h_kv, d, d_v};
 }
 Shape stats_shape(int format, const Sizes &n) { return format == NVTE_FORMAT_THD ? Shape{n.h, n.s} : Shape{n.b, n.h, n.s}; }
@@ -262,7 +277,8 @@ struct Backward {
     const int format = format_of(c);
     const DType dtype = c.dtype("dtype"), result = c.dtype("odtype", dtype);
     const Shape o = shape_of(format, n.b, n.s, n.h, n.d_v);
-    p.in("d_o", o, c.dtype("dodtype", dtype), values_fill(c, p));
+    Arg &d_o = p.in("d_o", o, c.dtype("dodtype", dtype), values_fill(c, p));
+    if (!c.has("bad")) poison_rows(c, p, d_o);
     std::vector<double> saved((size_t)count(o)), stats((size_t)count(stats_shape(format, n)));
     if (!c.has("bad")) {
       Values<double> v(p);
