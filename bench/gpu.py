@@ -429,6 +429,7 @@ for _kind, _us in LAYER_US.items():
 def burst(call: Call, calls: int) -> float:
     """Seconds a call, over `calls` of them."""
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    call()  # the clock starts on a busy GPU: what the host needs for its first launch is no time of the GPU's
     start.record()
     for _ in range(calls):
         call()

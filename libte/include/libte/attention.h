@@ -27,7 +27,7 @@ enum {
  *               NVTE_ATTENTION_WINDOW_BOTTOM_RIGHT) q + len_kv - len_q
  *     mask:     bool or u8, true = masked out (torch's SDPA has the reverse)
  * A row with nothing kept gives O = 0, stats = -inf and gradient 0; values at masked keys are never read into the result, NaN
- * and infinity included. Rows past len_q are written 0.
+ * and infinity included (by `cudnn` they may be, where another query keeps the key). Rows past len_q are written 0.
  * Layout: q [b, s, h, d] with dimensions in the order of `format`, read through strides (last dimension unit stride), so packed
  * qkv are views. THD: [t, h, d], cu_seqlens_* give the lengths, cu_seqlens_*_padded (where given) the memory offsets; rows of no
  * sequence are written 0. d_v may differ from d. h_q must be a multiple of h_kv.
@@ -73,7 +73,7 @@ NVTE_API nvte_status nvte_attention_forward(const nvte_exec *exec, const nvte_at
  *     dbias = dS summed over the dimensions that bias broadcasts (times scale for PRE_SCALE)
  *     dsoftmax_offset[h] = - sum over rows of exp(offset - stats) * r
  * Gradients of heads and keys that nothing attends to are 0, and so are rows outside every sequence. Each (batch, key/value
- * head) is owned by one worker and sums in a fixed order.
+ * head) is owned by one worker and sums in a fixed order (`cudnn`: with NVTE_EXEC_DETERMINISTIC; else dQ and doffset vary).
  * NVTE_ERR_INVALID_ARGUMENT, NVTE_ERR_UNSUPPORTED  as forward
  * Since 0.1. */
 typedef struct nvte_attention_backward_args {

@@ -365,7 +365,7 @@ void run_perf(Work &w) {
   std::nth_element(times.begin(), times.begin() + (ptrdiff_t)times.size() / 2, times.end());
   const double median = times[times.size() / 2];
   Result last;
-  if (repeatable && w.run(p, w.forced(), "perf", last)) w.fail("perf", differences(base, last, "repeating the call"));
+  if (repeatable && w.run(p, w.forced(), "perf", last)) same_numbers(w, p, base, last, "perf", "repeating the call");
   char buf[160];
   int n = snprintf(buf, sizeof buf, "%10.2f us %8.2f GB/s", median * 1e6, call.bytes_moved() / median * 1e-9);
   if (w.test.flops) snprintf(buf + n, sizeof buf - (size_t)n, " %8.2f GF/s", w.test.flops(p) / median * 1e-9);

@@ -41,7 +41,7 @@ struct Place {
   int64_t b, h, s;  // strides in elements; channels have stride 1
 };
 struct Shape {
-  int64_t device, backward, dtype, b, h_q, h_kv, s_q, s_kv, d, d_v, scale, left, right, bottom_right, lengths, thd, sink, stats, deterministic, has_bias, has_dbias;
+  int64_t device, backward, dtype, b, h_q, h_kv, s_q, s_kv, d, d_v, scale, left, right, bottom_right, lengths, thd, sink, stats, deterministic, has_bias, has_dbias, copies_keys, copies_queries;
   Place q, k, v, o, d_o, dq, dk, dv;
   int64_t bias[4], bias_strides[4];
   bool operator==(const Shape &other) const { return !std::memcmp(this, &other, sizeof *this); }
@@ -97,6 +97,9 @@ template <class Args> const char *shape_of(const nvte_exec &e, const Args &a, Sh
   s.bottom_right = aligned_end && (s.left >= 0 || s.right >= 0) && (lengths || p.s_q != p.s_kv);
   if (p.mask_kind == NVTE_MASK_CAUSAL && p.bottom_right_window && window && s.bottom_right) return "causality and window are aligned at different ends";
   if (!lengths && (s.bottom_right || s.left >= 0) && p.s_q > p.s_kv) return "a window or causality aligned at the end, with more queries than keys";
+  const int64_t shift = s.bottom_right ? p.s_kv - p.s_q : 0;
+  if (!lengths && ((s.right >= 0 && p.s_q + shift + s.right < p.s_kv) || (s.left >= 0 && shift > s.left)))
+    return "there are keys that no query keeps, and cuDNN multiplies what they hold, NaN too, by 0";
   s.sink = p.softmax_kind;
   if (s.bottom_right && p.bias.base) return "bias with causality aligned at the end";
   if (p.bias.base) {
@@ -119,16 +122,20 @@ template <class Args> const char *shape_of(const nvte_exec &e, const Args &a, Sh
   const Axes x = axes_of(a.format);
   const auto place = [&](const nvte_tensor *t, bool keys, Place *to) { return fits(view_of(t, x), p, keys ? p.s_kv : p.s_q, keys ? p.h_kv : p.h_q, to); };
   if (!place(a.q, false, &s.q) || !place(a.k, true, &s.k) || !place(a.v, true, &s.v)) return kLayout;
-  if (lengths) {  // copies, see Lengths
-    const auto packed = [&](int64_t d) { return Place{s.s_kv * s.h_kv * d, d, s.h_kv * d}; };
-    s.k = packed(s.d), s.v = packed(s.d_v);
-  }
+  // see Lengths: ragged sequences are cut where they end, so only keys within one that no query keeps matter
+  const bool same_lengths = p.cu_q == p.cu_k, all_kept = same_lengths || (s.left < 0 && (s.right < 0 || s.bottom_right));
+  s.copies_keys = lengths && !(p.thd && all_kept);
+  s.copies_queries = lengths && kBackward && !p.thd;
+  const auto packed = [](int64_t tokens, int64_t h, int64_t d) { return Place{tokens * h * d, d, h * d}; };
+  if (s.copies_keys) s.k = packed(s.s_kv, s.h_kv, s.d), s.v = packed(s.s_kv, s.h_kv, s.d_v);
+  if (s.copies_queries) s.q = packed(s.s_q, s.h_q, s.d);
   if (dtype_of(a.o->data.dtype) != p.q.dtype) return "o is of another dtype than q";
   if (!place(a.o, false, &s.o)) return kLayout;
   if constexpr (kBackward) {
     for (const nvte_tensor *t : {a.d_o, static_cast<const nvte_tensor *>(a.dq), static_cast<const nvte_tensor *>(a.dk), static_cast<const nvte_tensor *>(a.dv)})
       if (dtype_of(t->data.dtype) != p.q.dtype) return "a gradient is of another dtype than q";
     if (!place(a.d_o, false, &s.d_o) || !place(a.dq, false, &s.dq) || !place(a.dk, true, &s.dk) || !place(a.dv, true, &s.dv)) return kLayout;
+    if (s.copies_queries) s.d_o = packed(s.s_q, s.h_q, s.d_v);
     s.stats = 1;
     s.has_dbias = given(a.dbias);
     if (s.has_dbias && dtype_of(a.dbias->data.dtype) != p.q.dtype) return "dbias is of another dtype than q";
@@ -399,14 +406,19 @@ template <class Args> const char *refuse(const nvte_exec *e, const void *args) {
 size_t round_up(size_t n) { return (n + 255) / 256 * 256; }
 
 struct Space {
-  size_t plan, ints, offsets, keys, values, stats, sink;
-  Space(const Shape &s, const Plan &p)
-      : plan(round_up(p.graph->bytes())), ints(s.lengths ? round_up(sizeof(int32_t) * (size_t)s.b) : 0), offsets(s.thd ? round_up(sizeof(int64_t) * (size_t)(s.b + 1)) : 0),
-        keys(s.lengths ? round_up(2 * (size_t)((s.thd ? 1 : s.b) * s.k.b)) : 0), values(s.lengths ? round_up(2 * (size_t)((s.thd ? 1 : s.b) * s.v.b)) : 0),
-        stats(s.lengths && s.backward ? round_up(sizeof(float) * (size_t)((s.thd ? 1 : s.b) * s.h_q * s.s_q)) : 0),
-        sink((s.sink & 3) == NVTE_SOFTMAX_OFF_BY_ONE ? round_up(sizeof(float) * (size_t)s.h_q) : 0) {}
-  size_t bytes() const { return plan + 2 * ints + kOffsets * offsets + keys + values + stats + sink; }
   static constexpr size_t kOffsets = 9;
+  size_t plan, ints = 0, offsets = 0, k = 0, v = 0, q = 0, d_o = 0, stats = 0, sink = 0;
+  Space(const Shape &s, const Plan &p) : plan(round_up(p.graph->bytes())) {
+    const int64_t entries = s.thd ? 1 : s.b;
+    const auto bytes = [](int64_t n, size_t each) { return round_up((size_t)n * each); };
+    if (s.lengths) ints = bytes(s.b, sizeof(int32_t));
+    if (s.thd) offsets = bytes(s.b + 1, sizeof(int64_t));
+    if (s.copies_keys) k = bytes(entries * s.k.b, 2), v = bytes(entries * s.v.b, 2);
+    if (s.copies_queries) q = bytes(entries * s.q.b, 2), d_o = bytes(entries * s.d_o.b, 2);
+    if (s.lengths && s.backward) stats = bytes(entries * s.h_q * s.s_q, sizeof(float));
+    if ((s.sink & 3) == NVTE_SOFTMAX_OFF_BY_ONE) sink = bytes(s.h_q, sizeof(float));
+  }
+  size_t bytes() const { return plan + 2 * ints + kOffsets * offsets + k + v + q + d_o + stats + sink; }
 };
 
 template <class Args> nvte_status workspace(const nvte_exec *e, const void *args, size_t *bytes) {
@@ -454,8 +466,8 @@ template <class Args> nvte_status run(const nvte_exec *e, const void *args) {
         static_assert(sizeof ids / sizeof *ids == Space::kOffsets);
         for (size_t i = 0; i < Space::kOffsets; i++) *parts[i] = static_cast<int64_t *>(take(ids[i], space.offsets));
       }
-      l.k = take(kK, space.keys);
-      l.v = take(kV, space.values);
+      if (space.k) l.k = take(kK, space.k), l.v = take(kV, space.v);
+      if (space.q) l.q = take(kQ, space.q), l.d_o = take(kDO, space.d_o);
       if (kBackward) l.stats = static_cast<float *>(take(kStats, space.stats));
       attention::before_cudnn(a, l, stream);
     }

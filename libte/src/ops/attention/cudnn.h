@@ -9,7 +9,9 @@ namespace te::attention {
 struct Lengths {
   int32_t *len_q, *len_k;                                                         // [b]
   int64_t *at_q, *at_k, *at_v, *at_o, *at_do, *at_dq, *at_dk, *at_dv, *at_stats;  // [b + 1]; NULL: not THD
-  void *k, *v;   // copies [b, s, h, d] (THD [t, h, d]) with zeros past the lengths: cuDNN multiplies what stands there, NaN too, by 0
+  // Copies [b, s, h, d] (THD [t, h, d]) with zeros for keys that no query keeps, and backward for queries that keep none: cuDNN multiplies what stands
+  // there, NaN too, by 0. NULL: not needed.
+  void *k, *v, *q, *d_o;
   float *stats;  // backward: +inf for -inf, so that exp(P - stats) is 0 where nothing is kept; THD: [t, h]
 };
 void before_cudnn(const nvte_attention_forward_args &a, const Lengths &out, hipStream_t stream);

@@ -114,32 +114,58 @@ __device__ void copy_row(const View &from, int64_t b, int64_t at, int64_t heads,
     reinterpret_cast<uint4 *>(to)[i] = x;
   }
 }
-__global__ void __launch_bounds__(kThreads) copy_keys_kernel(Problem p, char *k, char *v) {
-  const int64_t row = row_index(), b = row / p.s_kv, at = row % p.s_kv;
-  if (row >= (p.thd ? 1 : p.b) * p.s_kv) return;
-  const bool keep = owner(p, b, at, true) >= 0;
-  copy_row(p.k, b, at, p.h_kv, p.d, keep, k + row * p.h_kv * p.d * 2);
-  copy_row(p.v, b, at, p.h_kv, p.d_v, keep, v + row * p.h_kv * p.d_v * 2);
+// Whether some query keeps the key: the queries' intervals grow together.
+__device__ bool is_kept(const Problem &p, int64_t b, int64_t at) {
+  const int64_t i = owner(p, b, at, true);
+  if (i < 0) return false;
+  const Sequence s = sequence_of(p, i);
+  int64_t lo, hi, ignored;
+  p.interval(s, 0, &lo, &ignored);
+  p.interval(s, s.len_q - 1, &ignored, &hi);
+  return s.len_q > 0 && at - s.k0 >= lo && at - s.k0 < hi;
+}
+struct Copy {
+  View from;
+  int64_t rows, heads, width;  // rows of a batch entry
+  bool keys;
+  char *to;
+};
+__global__ void __launch_bounds__(kThreads) copy_kernel(Problem p, Copy c) {
+  const int64_t row = row_index(), b = row / c.rows, at = row % c.rows;
+  if (row >= (p.thd ? 1 : p.b) * c.rows) return;
+  copy_row(c.from, b, at, c.heads, c.width, c.keys ? is_kept(p, b, at) : !keeps_nothing(p, b, at), c.to + row * c.heads * c.width * 2);
 }
 
 unsigned blocks_of(int64_t n, int64_t each) { return (unsigned)gpu::ceil_div(n, each); }
 int64_t queries_of(const Problem &p) { return (p.thd ? 1 : p.b) * p.s_q; }
 int64_t keys_in(const Problem &p) { return (p.thd ? 1 : p.b) * p.s_kv; }
-void before(const Problem &p, const TokenStrides &strides, const Lengths &out, hipStream_t stream) {
+void copy(const Problem &p, const View &from, bool keys, int64_t width, void *to, hipStream_t stream) {
+  if (!to) return;
+  const Copy c = {from, keys ? p.s_kv : p.s_q, keys ? p.h_kv : p.h_q, width, keys, static_cast<char *>(to)};
+  copy_kernel<<<blocks_of(keys ? keys_in(p) : queries_of(p), kRows), kThreads, 0, stream>>>(p, c);
+}
+void before(const Problem &p, TokenStrides strides, const Lengths &out, hipStream_t stream) {
+  strides.k = out.k ? p.h_kv * p.d : p.k.s;
+  strides.v = out.v ? p.h_kv * p.d_v : p.v.s;
   lengths_kernel<<<blocks_of(p.b + 1, kThreads), kThreads, 0, stream>>>(p, strides, out);
-  copy_keys_kernel<<<blocks_of(keys_in(p), kRows), kThreads, 0, stream>>>(p, static_cast<char *>(out.k), static_cast<char *>(out.v));
+  copy(p, p.k, true, p.d, out.k, stream);
+  copy(p, p.v, true, p.d_v, out.v, stream);
 }
 
 }  // namespace
 
 void before_cudnn(const nvte_attention_forward_args &a, const Lengths &out, hipStream_t stream) {
   const Problem p = problem_of(a);
-  before(p, {p.q.s, p.h_kv * p.d, p.h_kv * p.d_v, view_of(a.o, axes_of(a.format)).s, 1}, out, stream);
+  TokenStrides strides = {};
+  strides.q = p.q.s, strides.o = view_of(a.o, axes_of(a.format)).s, strides.stats = 1;
+  before(p, strides, out, stream);
 }
 void before_cudnn(const nvte_attention_backward_args &a, const Lengths &out, hipStream_t stream) {
   const Problem p = problem_of(a);
-  const auto stride = [&](const nvte_tensor *t) { return view_of(t, axes_of(a.format)).s; };
-  before(p, {p.q.s, p.h_kv * p.d, p.h_kv * p.d_v, stride(a.o), p.h_q, stride(a.d_o), stride(a.dq), stride(a.dk), stride(a.dv)}, out, stream);
+  const auto view = [&](const nvte_tensor *t) { return view_of(t, axes_of(a.format)); };
+  before(p, {p.q.s, 0, 0, view(a.o).s, p.h_q, view(a.d_o).s, view(a.dq).s, view(a.dk).s, view(a.dv).s}, out, stream);
+  copy(p, p.q, false, p.d, out.q, stream);
+  copy(p, view(a.d_o), false, p.d_v, out.d_o, stream);
   guard_stats_kernel<<<blocks_of(queries_of(p) * p.h_q, kThreads), kThreads, 0, stream>>>(p, address_as<const float>(a.stats->data), out.stats);
 }
 void after_cudnn(const nvte_attention_forward_args &a, hipStream_t stream) {
