@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import threading
+from collections.abc import Callable
 from typing import Optional
 
 import pytest
@@ -60,6 +61,14 @@ def test_another_stream_gives_the_same_bits() -> None:
     assert torch.equal(got, want) and torch.equal(dx, want_dx)
 
 
+def in_threads(work: Callable[[int], None]) -> None:
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+
+
 def test_threads_share_a_stream() -> None:
     m, xs = te.Linear(512, 512), [torch.randn(64, 512) for _ in range(4)]
     with torch.no_grad():
@@ -73,11 +82,7 @@ def test_threads_share_a_stream() -> None:
             with torch.no_grad():
                 wrong.extend(i for _ in range(200) if not torch.equal(quantised(xs[i]), want[i]))
 
-        threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join()
+        in_threads(work)
     assert not wrong
 
 
@@ -205,11 +210,7 @@ def test_attention_in_threads() -> None:
                     wrong.append(at)
 
     torch.cuda.synchronize()
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
+    in_threads(work)
     assert not wrong
 
 

@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdio>
-#include <exception>
 #include <mutex>
 #include <new>
 #include <vector>
@@ -42,10 +41,8 @@ nvte_status contain(nvte_status (*body)(void *context), void *context) noexcept 
     return body(context);
   } catch (const std::bad_alloc &) {
     return fail(NVTE_ERR_OUT_OF_MEMORY, "out of memory");
-  } catch (const std::exception &e) {
-    return fail(NVTE_ERR_INTERNAL, "unexpected exception: %s", e.what());
   } catch (...) {
-    return fail(NVTE_ERR_INTERNAL, "unexpected exception");
+    return fail(NVTE_ERR_INTERNAL, "host code of the plug-in threw");
   }
 }
 
