@@ -384,7 +384,8 @@ template <class Args> std::shared_ptr<Plan> find(const nvte_exec &e, const Args 
     snprintf(text, size, "the device cannot be used");
     return nullptr;
   }
-  plan->tried = true;
+  // want of memory may pass; what cuDNN has not stays away
+  plan->tried = plan->graph || (plan->reason.find("ALLOC_FAILED") == std::string::npos && plan->reason.find("cudnnCreate") == std::string::npos);
   if (plan->graph) return plan;
   snprintf(text, size, "%s", plan->reason.c_str());
   return nullptr;
