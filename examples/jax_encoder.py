@@ -126,10 +126,12 @@ def main(arguments: Optional[list[str]] = None) -> shared.Result:
         predict = jax.jit(lambda params, others, x: net.apply({"params": params, **others}, x).argmax(-1))
         calls: dict[str, int] = {}
         for i, (last, rows) in enumerate(bar):
+            now = (params, variables, state, x[rows], y[rows], jax.random.fold_in(key, i))
+            run = shared.every_call(step, *now) if last else step
             if last:
                 jax.block_until_ready(params)  # steps that still run would be in the trace
             with libte.trace() if last else nullcontext() as trace:
-                params, variables, state, loss = step(params, variables, state, x[rows], y[rows], jax.random.fold_in(key, i))
+                params, variables, state, loss = run(*now)
                 if i % 10 == 0 or last:  # reading the loss waits for the device
                     bar.set_postfix(loss=f"{float(loss):.4f}")
             if trace is not None:

@@ -57,10 +57,12 @@ def main(arguments: Optional[list[str]] = None) -> shared.Result:
         calls: dict[str, int] = {}
         bar = tqdm(shared.Batches(len(y), a.batch_size, a.epochs, np.random.default_rng(a.seed).permutation), desc="training", ncols=100, mininterval=0.5)
         for last, rows in bar:
+            now = (params, variables, x[rows], y[rows])
+            run = shared.every_call(step, *now) if last else step
             if last:
                 jax.block_until_ready(params)  # steps that still run would be in the trace
             with libte.trace() if last else nullcontext() as trace:
-                params, variables, loss = step(params, variables, x[rows], y[rows])
+                params, variables, loss = run(*now)
                 if last or bar.n % 10 == 0:  # reading the loss waits for the device
                     bar.set_postfix(loss=f"{float(loss):.4f}")
             if trace is not None:

@@ -83,6 +83,16 @@ def jax_device(choice: Optional[str]) -> Iterator[None]:
         yield
 
 
+def every_call(step: Any, *args: Any) -> Any:
+    """A jitted step compiled for these arguments such that each run makes its calls of libte: on GPUs XLA would repeat recorded kernels, which no
+    trace sees."""
+    import jax
+
+    if jax.config.jax_default_device.platform == "cpu":
+        return step
+    return step.lower(*args).compile(compiler_options={"xla_gpu_enable_command_buffer": ""})
+
+
 def gemms(calls: Mapping[str, int]) -> tuple[int, int]:
     """(all, those on FP8 codes) of libte's GEMMs among the counts of a libte.trace."""
     counts = {key: n for key, n in calls.items() if key.startswith("gemm[")}

@@ -19,6 +19,7 @@ from libte_jax import _ffi
 from tolerance import assert_close
 
 ROWS = [(5, 33), (2, 3, 64), (0, 16)]
+ON_CPU = jax.default_backend() == "cpu"
 
 
 @pytest.mark.parametrize("shape", ROWS)
@@ -36,13 +37,14 @@ def test_bits_are_those_of_numpy_and_torch(rng: np.random.Generator, dtype: str)
     x = jnp.asarray(rng.standard_normal((7, 48)), dtype).at[0, 0].set(1e-40)  # a subnormal where the dtype has it
     g, b = jnp.asarray(rng.standard_normal(48), dtype), jnp.asarray(rng.standard_normal(48), dtype)
     got = te.ops.layernorm_forward(x, g, b, mu=True, rstd=True)
-    want = ten.layernorm_forward(np.asarray(x), np.asarray(g), np.asarray(b), mu=True, rstd=True)
-    for a, w in ((got.y, want.y), (got.mu, want.mu), (got.rstd, want.rstd)):
-        assert np.asarray(a).tobytes() == w.tobytes()
+    if ON_CPU:  # numpy's arrays are
+        want = ten.layernorm_forward(np.asarray(x), np.asarray(g), np.asarray(b), mu=True, rstd=True)
+        for a, w in ((got.y, want.y), (got.mu, want.mu), (got.rstd, want.rstd)):
+            assert np.asarray(a).tobytes() == w.tobytes()
     tx, tg, tb = (torch.from_dlpack(t) for t in (x, g, b))
-    y, mu, rstd = torch.empty_like(tx), torch.empty(7), torch.empty(7)
+    y, mu, rstd = torch.empty_like(tx), torch.empty(7, device=tx.device), torch.empty(7, device=tx.device)
     libte_torch.ops.layernorm_forward(tx, tg, tb, None, y, None, None, None, None, None, None, mu, rstd, 1e-5, 0)
-    assert bytes(y.view(torch.uint8).numpy()) == np.asarray(got.y).tobytes()
+    assert bytes(y.cpu().view(torch.uint8).numpy()) == np.asarray(got.y).tobytes()
 
 
 @pytest.mark.parametrize("fmt", ["float8_e4m3fn", "float8_e5m2"])
@@ -61,7 +63,10 @@ def test_int32_targets_serve_as_int64(rng: np.random.Generator) -> None:
     logits = rng.standard_normal((4, 9), dtype=np.float32)
     target = np.array([1, -100, 8, 0], np.int32)
     loss = te.ops.cross_entropy_forward(logits, target, reduction="none")
-    assert np.asarray(loss).tobytes() == ten.cross_entropy_forward(logits, target.astype(np.int64), loss=True, reduction="none").tobytes()
+    kept = [0, 2, 3]
+    assert_close(np.asarray(loss)[kept], lambda x: np.log(np.exp(x).sum(-1)) - x[range(3), target[kept]], logits[kept])
+    if ON_CPU:
+        assert np.asarray(loss).tobytes() == ten.cross_entropy_forward(logits, target.astype(np.int64), loss=True, reduction="none").tobytes()
     assert loss[1] == 0
 
 
@@ -87,6 +92,7 @@ def test_refusals_come_at_trace_time_with_the_c_message() -> None:
         te.ops.rmsnorm_forward(te.Quantized(x))
 
 
+@pytest.mark.skipif(not ON_CPU, reason="a kernel on a GPU has nobody to tell")
 def test_refusals_that_only_data_tells_carry_the_c_message() -> None:
     with pytest.raises(Exception, match="nvte_cross_entropy_forward: .*target"):
         jax.block_until_ready(jax.jit(te.ops.cross_entropy_forward)(jnp.ones((2, 4)), jnp.array([0, 7], jnp.int32)))

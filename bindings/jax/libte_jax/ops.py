@@ -170,11 +170,14 @@ def in_old_shard_map() -> bool:
     return not hasattr(jax, "shard_map") and bool(jax.core.nonempty_axis_env_DO_NOT_USE())
 
 
-def _device() -> int:
-    backend = jax.default_backend()
-    if backend == "cpu":
+def _device(arrays: Iterable[Any] = ()) -> int:
+    """Kind of device (DLPack's number) that a call runs on: its arrays' where they have memory, else the one that jit takes by default."""
+    found = next((d for x in arrays if isinstance(x, Array) and not isinstance(x, jax.core.Tracer) for d in x.devices()), None)
+    device = found or jax.config.jax_default_device
+    platform = device if isinstance(device, str) else device.platform if device is not None else jax.default_backend()
+    if platform == "cpu":
         return 1
-    return 10 if "rocm" in jax.devices()[0].client.platform_version.lower() else 2
+    return 10 if "rocm" in jax.devices(platform)[0].client.platform_version.lower() else 2
 
 
 _SCALAR = {"f32": np.float32, "i32": np.int32, "u32": np.uint32, "i64": np.int64, "size": np.int64}
@@ -234,7 +237,7 @@ def raw(name: str, inputs: dict[str, Array], outputs: dict[str, Optional[str]], 
     kinds = {s.name: s.kind for s in op.scalars}
     specs = tuple((n, Spec(x.shape[:-1], "i64") if n in wide else Spec(x.shape, dtype_name(x.dtype))) for n, x in inputs.items())
     made, workspace = _abstract(name, specs, tuple((s.name, outputs[s.name]) for s in op.slots if s.name in outputs),
-                                tuple((s.name, scalars[s.name]) for s in op.scalars if s.name in scalars), _device())
+                                tuple((s.name, scalars[s.name]) for s in op.scalars if s.name in scalars), _device(inputs.values()))
     masks, aliases, order = {"inputs": 0, "results": 0, "wide": 0}, {}, [n for n, _ in made]
     for i, s in enumerate(op.slots):
         masks["inputs"] |= (s.name in inputs) << i
