@@ -9,6 +9,7 @@
 #include "core/config.h"
 #include "core/log.h"
 #include "core/platform.h"
+#include "core/ranges.h"
 #include "core/text.h"
 #include "dispatch/dispatch.h"
 #include "dispatch/host.h"
@@ -43,6 +44,7 @@ nvte_status door(size_t index, const nvte_exec *exec, const void *args) {
   const Op &op = kOps[index];
   const auto body = [&]() -> nvte_status {
     if (const nvte_status s = config::ready()) return s;
+    const ranges::OfCall range(op.info.name);
     Admitted call;
     if (const nvte_status s = call.admit(op, exec, args)) return s;
     Choice choice;
@@ -73,6 +75,7 @@ nvte_status host_call_op(const char *name, const nvte_exec *exec, const void *ar
   return guard(name ? name : "call_op", [&]() -> nvte_status {
     Call call;
     if (const nvte_status s = call.open(name, exec, args)) return s;
+    const ranges::OfCall range(call.op->info.name);
     Choice choice;
     const nvte_status status = dispatch(*call.op, call.admitted.exec(), call.admitted.args(), &choice);
     if (config::tracing()) trace(*call.op, call.admitted.exec(), call.admitted.args(), choice, status, true);
@@ -108,6 +111,20 @@ NVTE_API const nvte_config_entry *nvte_config_at(size_t i) {
   const nvte_config_entry *e = nullptr;
   (void)guard("nvte_config_at", [&]() -> nvte_status { return e = te::config::entry(i), NVTE_OK; });
   return e;
+}
+NVTE_API nvte_status nvte_range_push(const char *name) {
+  return guard("nvte_range_push", [&]() -> nvte_status {
+    if (!name) return fail(NVTE_ERR_INVALID_ARGUMENT, "name is NULL");
+    if (const nvte_status s = te::config::ready()) return s;
+    if (te::ranges::enabled.load(std::memory_order_relaxed)) te::ranges::push(name);
+    return NVTE_OK;
+  });
+}
+NVTE_API nvte_status nvte_range_pop(void) {
+  return guard("nvte_range_pop", [&]() -> nvte_status {
+    if (te::ranges::enabled.load(std::memory_order_relaxed)) te::ranges::pop();
+    return NVTE_OK;
+  });
 }
 NVTE_API nvte_status nvte_log_set(nvte_log_fn sink, void *context) {
   return guard("nvte_log_set", [&]() -> nvte_status { return te::set_log_sink(sink, context), NVTE_OK; });

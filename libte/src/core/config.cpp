@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/config.h"
+#include "core/ranges.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -26,6 +27,7 @@ const Row kRows[] = {
     {"trace", "LIBTE_TRACE", "bool", "0", "0|1", "1 = log one line an operator call: shapes, the implementation chosen, refusals.", 0, 1},
     {"cache.dir", "LIBTE_CACHE_DIR", "string", "", "a directory", "Where run-time compiled code is kept; empty = the user's cache directory.", 0, 0},
     {"backend.path", "LIBTE_BACKEND_PATH", "string", "", "directories separated by ':'", "Searched for plug-ins (libte_cuda.so, libte_hip.so) before libte's own directory.", 0, 0},
+    {"ranges.library", "LIBTE_RANGES_LIBRARY", "string", "", "a file", "The profiler's library that NVTE_NVTX_ENABLED calls; empty = NVTX's or roctx's.", 0, 0},
     {TE_UPSTREAM(OMP_NUM_THREADS), "string", "", "a number, or a list whose first entry counts", "Threads where num_threads is 0.", 0, 0},
     {TE_UPSTREAM(NVTE_FP8_CURRENT_SCALING_POWER_2_SCALES), "bool", "0", "0|1", "Float8CurrentScaling rounds scales to powers of two by default.", 0, 1},
     {TE_UPSTREAM(NVTE_BACKWARD_OVERRIDE), "choice", "", "|high_precision|dequantized", "Default of every recipe's backward_override.", 0, 0},
@@ -39,13 +41,14 @@ const Row kRows[] = {
     {TE_UPSTREAM(TE_HIPBLASLT_TUNING_ALGO_COUNT), "int", "16", "1..1000", "Candidates timed at most.", 1, 1000},
     {TE_UPSTREAM(TE_HIPBLASLT_ALGO_LOAD), "string", "", "a file; %i = the process id", "GEMM candidates that a process saved; a missing file is none.", 0, 0},
     {TE_UPSTREAM(TE_HIPBLASLT_ALGO_SAVE), "string", "", "a file; %i = the process id", "Rewritten with every choice made or loaded.", 0, 0},
+    {TE_UPSTREAM(NVTE_NVTX_ENABLED), "bool", "0", "0|1", "1 = ranges for profilers round operator calls and, if set before import, modules.", 0, 1},
     {TE_UPSTREAM(NVTE_DEBUG), "bool", "0", "0|1", "Log which attention back end is taken.", 0, 1},
     {TE_UPSTREAM(NVTE_DEBUG_LEVEL), "int", "0", "0..2", "How much NVTE_DEBUG logs.", 0, 2},
     {TE_UPSTREAM(NVTE_FRAMEWORK), "string", "", "a list of pytorch, jax, all, none", "Which bindings the upstream-named package loads.", 0, 0},
     {TE_UPSTREAM(NVTE_ALLOW_UNSAFE_PICKLE_EXTRA_STATE), "bool", "0", "0|1", "Load pickled FP8 extra state from a checkpoint.", 0, 1},
 };
 constexpr size_t kCount = sizeof kRows / sizeof kRows[0];
-const char *const kOperational[] = {"num_threads", "cpu.isa", "log.level", "trace"};
+const char *const kOperational[] = {"num_threads", "cpu.isa", "log.level", "trace", "NVTE_NVTX_ENABLED"};
 
 int choice_index(const char *choices, const std::string &value) {
   int i = 0;
@@ -167,10 +170,12 @@ unsigned generation() { return Table::get().generation.load(std::memory_order_ac
 nvte_status ready() {
   const unsigned now = generation();
   if (ready_generation.load(std::memory_order_acquire) == now) return NVTE_OK;
-  int64_t value[4] = {};
-  for (size_t i = 0; i < 4; i++)
+  constexpr size_t n = sizeof kOperational / sizeof kOperational[0];
+  int64_t value[n] = {};
+  for (size_t i = 0; i < n; i++)
     if (const nvte_status s = number((Key)find(kOperational[i]), &value[i])) return s;
   threshold.store((int)value[2], std::memory_order_relaxed);
+  ranges::enabled.store(value[4] != 0, std::memory_order_relaxed);
   trace_flag.store(value[3] != 0 || value[2] == 0, std::memory_order_relaxed);
   ready_generation.store(now, std::memory_order_release);
   return NVTE_OK;

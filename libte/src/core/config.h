@@ -16,6 +16,7 @@ enum Key : int {
   kTrace,
   kCacheDir,
   kBackendPath,
+  kRangesLibrary,
   kOmpNumThreads,
   kUpstreamFirst  // upstream's variables follow; the adapters read them by name
 };
@@ -27,7 +28,7 @@ nvte_status text(Key key, std::string *value);
 // Grows with every nvte_config_set, so that derived values can be cached.
 unsigned generation();
 
-// NVTE_OK when all that an operator call reads is in order (threads, level, log, trace); cheap once it is.
+// NVTE_OK when all that an operator call reads is in order (threads, level, log, trace, ranges); cheap once it is.
 nvte_status ready();
 
 // Cached by ready().
