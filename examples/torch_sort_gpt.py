@@ -64,8 +64,8 @@ class GPT(nn.Module):
 
 def sequences(n: int, length: int, digits: int, held_out: bool, generator: torch.Generator) -> Tensor:
     """Random sequences [n, length]; a quarter of all that exist is held out, by a hash of the sequence."""
-    drawn = torch.randint(digits, (6 * n + 64, length), generator=generator)
-    code = (drawn * digits ** torch.arange(length)).sum(1)
+    drawn = torch.randint(digits, (6 * n + 64, length), generator=generator, device=generator.device)
+    code = (drawn * digits ** torch.arange(length, device=generator.device)).sum(1)
     mine = drawn[((code * 2654435761 >> 16) % 4 == 0) == held_out][:n]
     if not len(mine):
         raise SystemExit(f"--length {length} --digits {digits}: too few sequences to hold some out")

@@ -3,7 +3,7 @@
 # Everything a machine with an NVIDIA GPU can show, without network, in one command of a few minutes, and one summary at its end:
 #     scripts/test/gpu.sh [build] [ops] [grad] [perf] [sanitize] [python] [bench]     all but python and bench where none is named
 # GoogleTest's source is taken from GTEST_SOURCE, .gtest (carried along) or /usr/src/googletest/googletest; Python packages that PYTHON lacks
-# from the wheels in .whl. CUDA_ARCHS defaults to the GPU's own. LOGS (default build/gpu) keeps every log. JOBS, SECONDS_EACH limit.
+# from the wheels in .whl, XLA's headers for libte_jax from .xla (build/xla of a machine that fetched them). CUDA_ARCHS defaults to the GPU's own. LOGS (default build/gpu) keeps every log. JOBS, SECONDS_EACH limit.
 cd "$(dirname "$0")/../.."
 export PYTHON=${PYTHON:-$(command -v python3)}
 [ ! -d .whl ] || export WHEELS=${WHEELS:-$PWD/.whl}
@@ -72,13 +72,16 @@ if has sanitize; then
   done
 fi
 if has python || has bench; then
+  [ ! -d .xla ] || { mkdir -p "$BUILD/xla" && cp -r .xla/. "$BUILD/xla"; }
   scripts/build.sh >"$logs/python-build.log" 2>&1 || { tail -n 20 "$logs/python-build.log"; die "the Python packages' build failed"; }
   export LIBTE_BACKEND_PATH=$BUILD/cuda
 fi
-if has python; then  # torch's suite with every tensor on the GPU, a process a file; then the quickstart as it is
-  for file in tests/python/test_torch_*.py; do
+if has python; then  # both frameworks' suites with every tensor on the GPU, a process a file; the quickstart and the JAX encoder as they are
+  export XLA_PYTHON_CLIENT_PREALLOCATE=false # several processes share the card
+  for file in tests/python/test_torch_*.py tests/python/test_jax_*.py; do
     LIBTE_TEST_DEVICE=cuda run "python.$(basename "$file" .py)" 300 "$PY" -m pytest -q "$file" &
   done
+  run encoder 300 "$PY" examples/jax_encoder.py --use-fp8 &
   run quickstart 300 "$PY" examples/quickstart.py --out "$logs/quickstart" &
   wait
 fi

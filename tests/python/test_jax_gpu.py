@@ -13,7 +13,9 @@ te = pytest.importorskip("libte_jax", reason="libte_xla.so was not built (no XLA
 jax = pytest.importorskip("jax")
 import jax.numpy as jnp
 import libte
+from jax_calls import calls
 from libte import recipe
+from libte.schema import OPS
 from libte_jax import functional as F
 
 pytestmark = pytest.mark.skipif(jax.default_backend() == "cpu", reason="JAX has no GPU here")
@@ -74,3 +76,25 @@ def test_cpu_arrays_run_on_the_cpu() -> None:
         with jax.default_device(cpu), libte.trace() as t:
             here = run(lambda x, w: te.ops.gemm(x, w, flags="trans_b"))(*(jax.device_put(a, cpu) for a in (x, w))).block_until_ready()
         assert here.devices() == {cpu} and {c.implementation for c in t.calls()} == {"cpu"}
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("name", OPS)
+def test_torch_gives_the_same_bits(name: str, dtype: str) -> None:
+    torch = pytest.importorskip("torch")
+    import test_jax_torch as pair
+
+    call = calls(dtype)[name]
+    with torch.device("cuda"):
+        ours = pair.in_jax(name, call)
+        theirs = pair.in_torch(name, call, ours)
+    for slot, x in ours.items():
+        assert x.tobytes() == theirs[slot].tobytes(), slot
+
+
+def test_torch_and_jax_share_memory() -> None:
+    torch = pytest.importorskip("torch")
+    x = inputs()[0] + 0
+    t = torch.from_dlpack(x)
+    assert t.is_cuda and t.data_ptr() == x.unsafe_buffer_pointer() == te.ops.asarray(t).unsafe_buffer_pointer()
+    assert np.array_equal(te.ops.rmsnorm_forward(t), te.ops.rmsnorm_forward(x))

@@ -143,7 +143,8 @@ class Shim:
             function("PyEval_SaveThread"), function("PyEval_RestoreThread"),
             implementation.encode() if implementation else None, None, 0, None, int(deterministic),
             AMAX_ACCUMULATE if accumulate_amax else 0, 0, ctypes.cast(self._lend, _P) if self._lend else None, is_capturing)
-        functions = _generated.make(_library(), ctypes.addressof(self.context), self._fail)
+        self.address, self.fail = ctypes.addressof(self.context), self._fail
+        functions = _generated.make(_library(), self.address, self._fail)
         if self._describe:
             self._descriptors = _Descriptors()
             functions = {name: self._prepared(name, f) for name, f in functions.items()}
@@ -152,6 +153,15 @@ class Shim:
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         raise AttributeError(f"libte has no operator {name!r}")
+
+    def entry(self, name: str) -> Callable[[int, int], int] | None:
+        """(address, id of the tuple of all arguments, lists as tuples) -> status for `fail`: the C function without the Python one around it.
+        None where tensors have to be described first."""
+        if self._describe:
+            return None
+        function = _library()[f"nvte_py_{name}"]
+        function.argtypes, function.restype = (_P, _P), ctypes.c_int32
+        return function
 
     def variant(self, **options: Any) -> Shim:
         """The same framework with other options."""

@@ -139,10 +139,17 @@ static inline nvte_tensor *te_plain(te_call *c, nvte_tensor *t, int index) {
   return t;
 }
 
+static inline int te_contiguous(const DLTensor *d) {
+  int64_t expect = 1;
+  for (int32_t i = d->ndim; d->strides && i-- > 0; expect *= d->shape[i])
+    if (d->shape[i] != 1 && d->strides[i] != expect) return 0;
+  return 1;
+}
+
 /* A tensor with its scaling parts: slots index .. index+5 are data, columnwise, scale_inv, columnwise_scale_inv, scale, amax. */
 typedef struct te_scaled {
   nvte_tensor t;
-  int64_t shape[2];
+  int64_t shape[NVTE_MAX_DIMS], turned[2];
 } te_scaled;
 static inline nvte_tensor *te_quantized(te_call *c, te_scaled *q, int index, int written) {
   nvte_tensor *t = &q->t;
@@ -156,14 +163,23 @@ static inline nvte_tensor *te_quantized(te_call *c, te_scaled *q, int index, int
   t->scaling = te_is_fp8(codes->dtype) ? NVTE_SCALING_TENSOR : NVTE_SCALING_NONE;
   t->flags = written && amax ? c->py->tensor_flags : 0;
   if (column && inverse && !column_inverse) t->columnwise_scale_inv = t->scale_inv;
-  if (!row && column && t->columnwise.ndim == 2) { /* [K, M] is all there is: the logical shape is [M, K] */
-    q->shape[0] = t->columnwise.shape[1];
-    q->shape[1] = t->columnwise.shape[0];
+  const int32_t n = column ? t->columnwise.ndim : 0;
+  if (!row && n > 0 && n <= NVTE_MAX_DIMS) { /* [K, M...] is all there is: the logical shape is [M..., K] */
+    for (int32_t i = 1; i < n; i++) q->shape[i - 1] = t->columnwise.shape[i];
+    q->shape[n - 1] = t->columnwise.shape[0];
     t->data = t->columnwise;
     t->data.data = NULL;
     t->data.byte_offset = 0;
     t->data.shape = q->shape;
     t->data.strides = NULL;
+  }
+  if (n > 2 && te_contiguous(&t->columnwise)) { /* to libte it is a matrix */
+    q->turned[0] = t->columnwise.shape[0];
+    q->turned[1] = 1;
+    for (int32_t i = 1; i < n; i++) q->turned[1] *= t->columnwise.shape[i];
+    t->columnwise.shape = q->turned;
+    t->columnwise.strides = NULL;
+    t->columnwise.ndim = 2;
   }
   return t;
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, Callable, Iterator
 
 import torch
@@ -51,13 +50,13 @@ def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
     @contextmanager
     def first() -> Iterator[None]:
-        with entered(replace(current(), phase=1, stash=stash)):
+        with entered(current()._replace(phase=1, stash=stash)):
             yield
 
     @contextmanager
     def again() -> Iterator[None]:
         stash.next = 0
-        with entered(replace(outer, phase=2, stash=stash)):
+        with entered(outer._replace(phase=2, stash=stash)):
             yield
 
     if outer.phase or not torch.is_grad_enabled():  # inside another checkpoint, which recomputes this part too

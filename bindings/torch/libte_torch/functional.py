@@ -3,12 +3,14 @@
 
 Tensors are arguments (never attributes of an object), so that torch.compile can trace a Function; what is constant for a module
 comes as one tuple. An FP8 operand is (codes, scale_inv); `scale` and `amax` of delayed scaling are views of the module's state.
+Where Fp8.turned holds, what is kept for backward are column-wise codes, [K, *] of [*, K]; rows live in libte's workspace.
 """
 from __future__ import annotations
 
 from typing import Any, NamedTuple, Optional
 
 import torch
+from libte.ranges import ranged
 from torch import Tensor
 
 from . import ops
@@ -28,6 +30,26 @@ class Fp8(NamedTuple):
     forward_flags: int
     backward_flags: int
     current: bool
+    turned: bool = False  # the device's products need k contiguous in backward too, and backward will run
+
+
+def named(name: str) -> Any:
+    """Decorates an autograd function for `apply`: its two halves are ranges for profilers, under upstream's names."""
+
+    def decorate(cls: Any) -> Any:
+        for half in ("forward", "backward"):
+            setattr(cls, half, staticmethod(ranged(f"transformer_engine.{name}.{half}", getattr(cls, half), torch.compiler.is_compiling)))
+        cls.direct = super(torch.autograd.Function, cls).apply
+        return cls
+
+    return decorate
+
+
+def apply(function: Any, *args: Any) -> Any:
+    """function.apply(*args); eagerly without torch's Python around it, which only functorch's wrappers need."""
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return function.apply(*args)
+    return function.direct(*args)
 
 
 def once(name: str) -> None:
@@ -45,17 +67,23 @@ def _current(device: torch.device) -> tuple[Tensor, Tensor]:
     return both[0:1], both[1:2]
 
 
+def turned(like: Tensor, dtype: torch.dtype) -> Tensor:
+    """Memory for the column-wise codes [K, *] of a tensor [*, K]."""
+    shape = like.shape
+    return _empty((shape[-1], *shape[:-1]), dtype=dtype, device=like.device)
+
+
 def linear_forward(
     x: Tensor, weight: Optional[Tensor], bias: Optional[Tensor], out_features: int, fp8: Optional[Fp8],
     x_scale: Optional[Tensor], x_amax: Optional[Tensor], w_scale: Optional[Tensor], w_amax: Optional[Tensor],
-    wq: Optional[Tensor], wq_scale_inv: Optional[Tensor], weight_ready: bool, out_dtype: torch.dtype,
+    wq: Optional[Tensor], wqt: Optional[Tensor], wq_scale_inv: Optional[Tensor], weight_ready: bool, out_dtype: torch.dtype,
 ) -> tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
-    """One composite call; returns (y, codes of x, their scale_inv)."""
+    """One composite call; returns (y, codes of x for backward, their scale_inv)."""
     y = _empty((*x.shape[:-1], out_features), dtype=out_dtype, device=x.device)
     if fp8 is None:
         ops.linear_forward(x, weight, bias, None, None, None, None, None, None, None, None, None, None, None, None, y, 0)
         return y, None, None
-    xq = torch.empty_like(x, dtype=fp8.forward)
+    xq, xqt = (None, turned(x, fp8.forward)) if fp8.turned else (torch.empty_like(x, dtype=fp8.forward), None)
     xq_scale_inv = _empty(1, dtype=_f32, device=x.device)
     if fp8.current:
         x_scale, x_amax = _current(x.device)
@@ -63,19 +91,21 @@ def linear_forward(
             w_scale, w_amax = _current(x.device)
     flags = fp8.forward_flags
     if weight_ready:
-        flags, weight, w_scale, w_amax = flags | WEIGHT_READY, None, None, None
+        flags, weight, w_scale, w_amax, wqt = flags | WEIGHT_READY, None, None, None, None
     ops.linear_forward(
-        x, weight, bias, xq, None, xq_scale_inv, None, x_scale, x_amax, wq, None, wq_scale_inv, None, w_scale, w_amax, y, flags
+        x, weight, bias, xq, xqt, xq_scale_inv, None, x_scale, x_amax, wq, wqt, wq_scale_inv, None, w_scale, w_amax, y, flags
     )
-    return y, xq, xq_scale_inv
+    return y, xq if xqt is None else xqt, xq_scale_inv
 
 
 def linear_backward(
-    dy: Optional[Tensor], x: Tensor, x_scale_inv: Optional[Tensor], weight: Tensor, w_scale_inv: Optional[Tensor], fp8: Optional[Fp8],
-    g_scale: Optional[Tensor], g_amax: Optional[Tensor], dx: Optional[Tensor], dw: Optional[Tensor], db: Optional[Tensor], accumulate: bool,
-    dyq: Optional[Tensor] = None, dyq_scale_inv: Optional[Tensor] = None,
+    dy: Optional[Tensor], x: Tensor, x_scale_inv: Optional[Tensor], weight: Tensor, w_scale_inv: Optional[Tensor], w_turned: bool, fp8: Optional[Fp8],
+    g_scale: Optional[Tensor], g_amax: Optional[Tensor], g_inverse: Optional[Tensor], dx: Optional[Tensor], dw: Optional[Tensor],
+    db: Optional[Tensor], accumulate: bool,
+    dyq: Optional[Tensor] = None, dyqt: Optional[Tensor] = None, dyq_scale_inv: Optional[Tensor] = None,
 ) -> None:
-    """One composite call; dyq given means that the gradient's codes are ready."""
+    """One composite call on codes as forward kept them (`w_turned`: the weight's are column-wise); dyq given means that the gradient's codes
+    are ready. g_inverse: memory for their scale_inv, which nothing reads after this call."""
     flags = ACCUMULATE if accumulate else 0
     if fp8 is None:
         ops.linear_backward(
@@ -87,13 +117,21 @@ def linear_backward(
         flags |= INPUT_READY
     else:
         assert dy is not None
-        dyq = torch.empty_like(dy, dtype=fp8.backward)
-        dyq_scale_inv = _empty(1, dtype=_f32, device=dy.device)
+        if fp8.turned and dw is not None:
+            dyqt = turned(dy, fp8.backward)
+        else:
+            dyq = torch.empty_like(dy, dtype=fp8.backward)
+        dyq_scale_inv = _empty(1, dtype=_f32, device=dy.device) if g_inverse is None else g_inverse
         if fp8.current:
             g_scale, g_amax = _current(dy.device)
+    xt, wt = None, None
+    if fp8.turned:
+        x, xt = None, x  # type: ignore[assignment]
+    if w_turned:
+        weight, wt = None, weight  # type: ignore[assignment]
     ops.linear_backward(
-        dy, x, None, x_scale_inv, None, None, None, weight, None, w_scale_inv, None, None, None,
-        dyq, None, dyq_scale_inv, None, g_scale, g_amax, dx, dw, db, flags,
+        dy, x, xt, x_scale_inv, None, None, None, weight, wt, w_scale_inv, None, None, None,
+        dyq, dyqt, dyq_scale_inv, None, g_scale, g_amax, dx, dw, db, flags,
     )
 
 
@@ -123,37 +161,39 @@ def _wgrad(needed: bool, shape: Any, config: LinearConfig, like: Tensor, main_gr
     return dw, dw, False
 
 
+@named("_Linear")
 class Linear(torch.autograd.Function):
     """y = x W^T + b; in FP8 both operands are quantised in the same call."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Optional[Tensor], x_scale: Any, x_amax: Any, w_scale: Any, w_amax: Any,
-                g_scale: Any, g_amax: Any, wq: Any, wq_scale_inv: Any, main_grad: Any, config: LinearConfig) -> Tensor:
+                g_scale: Any, g_amax: Any, g_inverse: Any, wq: Any, wqt: Any, wq_scale_inv: Any, main_grad: Any, config: LinearConfig) -> Tensor:
         x = packed(x)
         fp8 = config.fp8
         y, xq, xq_scale_inv = linear_forward(
-            x, weight, bias, config.out_features, fp8, x_scale, x_amax, w_scale, w_amax, wq, wq_scale_inv, config.weight_ready, config.out_dtype
+            x, weight, bias, config.out_features, fp8, x_scale, x_amax, w_scale, w_amax, wq, wqt, wq_scale_inv, config.weight_ready, config.out_dtype
         )
         if fp8 is None:
-            ctx.save_for_backward(x, None, weight, None, g_scale, g_amax, main_grad)
+            ctx.save_for_backward(x, None, weight, None, g_scale, g_amax, g_inverse, main_grad)
         else:
-            ctx.save_for_backward(xq, xq_scale_inv, wq, wq_scale_inv, g_scale, g_amax, main_grad)
+            ctx.save_for_backward(xq, xq_scale_inv, wq if wqt is None else wqt, wq_scale_inv, g_scale, g_amax, g_inverse, main_grad)
         ctx.config = config
-        ctx.x_dtype = x.dtype
+        ctx.w_turned = wqt is not None
+        ctx.x_shape, ctx.x_dtype = x.shape, x.dtype
         return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Any:
         once("Linear")
-        x, x_scale_inv, w, w_scale_inv, g_scale, g_amax, main_grad = ctx.saved_tensors
+        x, x_scale_inv, w, w_scale_inv, g_scale, g_amax, g_inverse, main_grad = ctx.saved_tensors
         config: LinearConfig = ctx.config
         need = ctx.needs_input_grad
         dy = packed(dy)
-        dx = _empty(x.shape, dtype=ctx.x_dtype, device=x.device) if need[0] else None
-        dw, dw_out, accumulate = _wgrad(need[1], w.shape, config, x, main_grad)
+        dx = _empty(ctx.x_shape, dtype=ctx.x_dtype, device=x.device) if need[0] else None
+        dw, dw_out, accumulate = _wgrad(need[1], (config.out_features, ctx.x_shape[-1]), config, x, main_grad)
         db = _empty(config.out_features, dtype=config.weight_dtype, device=x.device) if need[2] else None
-        linear_backward(dy, x, x_scale_inv, w, w_scale_inv, config.fp8, g_scale, g_amax, dx, dw, db, accumulate)
-        return dx, dw_out, db, None, None, None, None, None, None, None, None, None, None
+        linear_backward(dy, x, x_scale_inv, w, w_scale_inv, ctx.w_turned, config.fp8, g_scale, g_amax, g_inverse, dx, dw, db, accumulate)
+        return dx, dw_out, db, *(None,) * 12
 
 
 def norm_backward(
@@ -183,6 +223,7 @@ def norm_forward(
     return y, mu, rstd
 
 
+@named("_Norm")
 class Norm(torch.autograd.Function):
     """LayerNorm or RMSNorm over the last dimension."""
 
@@ -205,48 +246,50 @@ class Norm(torch.autograd.Function):
         return dx, dgamma, dbeta, None, None, None
 
 
+@named("_LayerNormLinear")
 class NormLinear(torch.autograd.Function):
     """linear(norm(x)); the normalised rows go straight to codes. Returns (y, norm(x) or an empty tensor)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, gamma: Optional[Tensor], beta: Optional[Tensor], weight: Tensor, bias: Optional[Tensor], x_scale: Any,
-                x_amax: Any, w_scale: Any, w_amax: Any, g_scale: Any, g_amax: Any, wq: Any, wq_scale_inv: Any, main_grad: Any,
+                x_amax: Any, w_scale: Any, w_amax: Any, g_scale: Any, g_amax: Any, g_inverse: Any, wq: Any, wqt: Any, wq_scale_inv: Any, main_grad: Any,
                 config: LinearConfig) -> tuple[Tensor, Tensor]:
         x = packed(x)
         y, normed, mu, rstd, xq, xq_scale_inv = norm_linear_forward(
-            x, gamma, beta, weight, bias, x_scale, x_amax, w_scale, w_amax, wq, wq_scale_inv, config
+            x, gamma, beta, weight, bias, x_scale, x_amax, w_scale, w_amax, wq, wqt, wq_scale_inv, config
         )
         if config.fp8 is None:
-            ctx.save_for_backward(x, gamma, mu, rstd, normed, None, weight, None, g_scale, g_amax, main_grad)
+            ctx.save_for_backward(x, gamma, mu, rstd, normed, None, weight, None, g_scale, g_amax, g_inverse, main_grad)
         else:
-            ctx.save_for_backward(x, gamma, mu, rstd, xq, xq_scale_inv, wq, wq_scale_inv, g_scale, g_amax, main_grad)
+            ctx.save_for_backward(x, gamma, mu, rstd, xq, xq_scale_inv, wq if wqt is None else wqt, wq_scale_inv, g_scale, g_amax, g_inverse, main_grad)
         ctx.config = config
+        ctx.w_turned = wqt is not None
         return y, (normed if config.return_norm else y.new_empty(0))  # type: ignore[return-value]
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor, dnorm_extra: Tensor) -> Any:
         once("LayerNormLinear")
-        x, gamma, mu, rstd, xs, x_scale_inv, w, w_scale_inv, g_scale, g_amax, main_grad = ctx.saved_tensors
+        x, gamma, mu, rstd, xs, x_scale_inv, w, w_scale_inv, g_scale, g_amax, g_inverse, main_grad = ctx.saved_tensors
         config: LinearConfig = ctx.config
         need = ctx.needs_input_grad
         dy = packed(dy)
         dnorm = _empty(x.shape, dtype=x.dtype, device=x.device) if any(need[:3]) else None
-        dw, dw_out, accumulate = _wgrad(need[3], w.shape, config, x, main_grad)
+        dw, dw_out, accumulate = _wgrad(need[3], (config.out_features, x.shape[-1]), config, x, main_grad)
         db = _empty(config.out_features, dtype=config.weight_dtype, device=x.device) if need[4] else None
-        linear_backward(dy, xs, x_scale_inv, w, w_scale_inv, config.fp8, g_scale, g_amax, dnorm, dw, db, accumulate)
+        linear_backward(dy, xs, x_scale_inv, w, w_scale_inv, ctx.w_turned, config.fp8, g_scale, g_amax, g_inverse, dnorm, dw, db, accumulate)
         dx = dgamma = dbeta = None
         if dnorm is not None:
             if config.return_norm:
                 dnorm = dnorm + dnorm_extra
             dx, dgamma, dbeta = norm_backward(config.norm, dnorm, x, gamma, mu, rstd, config.zero_centered, need[1], need[2])  # type: ignore[arg-type]
-        return dx, dgamma, dbeta, dw_out, db, None, None, None, None, None, None, None, None, None, None
+        return dx, dgamma, dbeta, dw_out, db, *(None,) * 12
 
 
 def norm_linear_forward(
     x: Tensor, gamma: Optional[Tensor], beta: Optional[Tensor], weight: Optional[Tensor], bias: Optional[Tensor], x_scale: Any, x_amax: Any,
-    w_scale: Any, w_amax: Any, wq: Any, wq_scale_inv: Any, config: LinearConfig,
+    w_scale: Any, w_amax: Any, wq: Any, wqt: Any, wq_scale_inv: Any, config: LinearConfig,
 ) -> tuple[Tensor, Optional[Tensor], Optional[Tensor], Tensor, Optional[Tensor], Optional[Tensor]]:
-    """(y, normalised rows where they were kept, mu, rstd, codes, their scale_inv)."""
+    """(y, normalised rows where they were kept, mu, rstd, codes for backward, their scale_inv)."""
     fp8 = config.fp8
     device = x.device
     y = _empty((*x.shape[:-1], config.out_features), dtype=config.out_dtype, device=device)
@@ -254,24 +297,24 @@ def norm_linear_forward(
     rms = config.norm == "RMSNorm"
     mu = None if rms else torch.empty_like(rstd)
     normed = torch.empty_like(x) if fp8 is None or config.return_norm else None
-    xq = xq_scale_inv = None
+    xq = xqt = xq_scale_inv = None
     flags = 0
     if fp8 is not None:
-        xq = torch.empty_like(x, dtype=fp8.forward)
+        xq, xqt = (None, turned(x, fp8.forward)) if fp8.turned else (torch.empty_like(x, dtype=fp8.forward), None)
         xq_scale_inv = _empty(1, dtype=_f32, device=device)
         flags = fp8.forward_flags
         if fp8.current:
             x_scale, x_amax = _current(device)
             w_scale, w_amax = _current(device)
         if config.weight_ready:
-            flags, weight, w_scale, w_amax = flags | WEIGHT_READY, None, None, None
+            flags, weight, w_scale, w_amax, wqt = flags | WEIGHT_READY, None, None, None, None
     else:
-        x_scale = x_amax = w_scale = w_amax = wq = wq_scale_inv = None
+        x_scale = x_amax = w_scale = w_amax = wq = wqt = wq_scale_inv = None
     ops.norm_linear_forward(
-        x, gamma, beta, weight, bias, normed, mu, rstd, xq, None, xq_scale_inv, None, x_scale, x_amax,
-        wq, None, wq_scale_inv, None, w_scale, w_amax, y, config.eps, int(rms), int(config.zero_centered), flags,
+        x, gamma, beta, weight, bias, normed, mu, rstd, xq, xqt, xq_scale_inv, None, x_scale, x_amax,
+        wq, wqt, wq_scale_inv, None, w_scale, w_amax, y, config.eps, int(rms), int(config.zero_centered), flags,
     )
-    return y, normed, mu, rstd, xq, xq_scale_inv
+    return y, normed, mu, rstd, xq if xqt is None else xqt, xq_scale_inv
 
 
 ACTIVATIONS = {"gelu": 0, "gelu_erf": 1, "qgelu": 2, "relu": 3, "srelu": 4, "silu": 5, "sigmoid": 6}
@@ -297,37 +340,40 @@ class ActivationConfig(NamedTuple):
 
 
 def activation_forward(
-    x: Tensor, config: ActivationConfig, dtype: torch.dtype, scale: Optional[Tensor] = None, amax: Optional[Tensor] = None
-) -> tuple[Tensor, Optional[Tensor]]:
-    """f(x) in `dtype`; an fp8 dtype gives (codes, scale_inv)."""
+    x: Tensor, config: ActivationConfig, dtype: torch.dtype, scale: Optional[Tensor] = None, amax: Optional[Tensor] = None, both: bool = False
+) -> tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
+    """(f(x) in `dtype`, with `both` its column-wise codes, scale_inv of an fp8 dtype)."""
     gated = config.name in GATED
     width = x.shape[-1] // 2 if gated else x.shape[-1]
     y = _empty((*x.shape[:-1], width), dtype=dtype, device=x.device)
+    yt = turned(y, dtype) if both else None
     scale_inv = _empty(1, dtype=_f32, device=x.device) if dtype.itemsize == 1 else None
     if gated:
         kind, clamped = GATED[config.name]
-        ops.gated_activation_forward(x, y, None, scale_inv, None, scale, amax, kind, int(clamped), config.limit, config.alpha, config.offset)
+        ops.gated_activation_forward(x, y, yt, scale_inv, None, scale, amax, kind, int(clamped), config.limit, config.alpha, config.offset)
     else:
-        ops.activation_forward(x, y, None, scale_inv, None, scale, amax, ACTIVATIONS[config.name], 0)
-    return y, scale_inv
+        ops.activation_forward(x, y, yt, scale_inv, None, scale, amax, ACTIVATIONS[config.name], 0)
+    return y, yt, scale_inv
 
 
 def activation_backward(
     dy: Tensor, x: Tensor, config: ActivationConfig, dtype: torch.dtype, scale: Optional[Tensor] = None, amax: Optional[Tensor] = None,
-    dbias: Optional[Tensor] = None,
-) -> tuple[Tensor, Optional[Tensor]]:
+    dbias: Optional[Tensor] = None, both: bool = False,
+) -> tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
     dx = _empty(x.shape, dtype=dtype, device=x.device)
+    dxt = turned(dx, dtype) if both else None
     scale_inv = _empty(1, dtype=_f32, device=x.device) if dtype.itemsize == 1 else None
     if config.name in GATED:
         kind, clamped = GATED[config.name]
         ops.gated_activation_backward(
-            dy, x, dx, None, scale_inv, None, scale, amax, dbias, kind, int(clamped), config.limit, config.alpha, config.offset
+            dy, x, dx, dxt, scale_inv, None, scale, amax, dbias, kind, int(clamped), config.limit, config.alpha, config.offset
         )
     else:
-        ops.activation_backward(dy, x, dx, None, scale_inv, None, scale, amax, dbias, ACTIVATIONS[config.name], 0)
-    return dx, scale_inv
+        ops.activation_backward(dy, x, dx, dxt, scale_inv, None, scale, amax, dbias, ACTIVATIONS[config.name], 0)
+    return dx, dxt, scale_inv
 
 
+@named("_Activation")
 class Activation(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, config: ActivationConfig) -> Tensor:
@@ -349,72 +395,77 @@ class MlpConfig(NamedTuple):
     activation: ActivationConfig
 
 
+@named("_LayerNormMLP")
 class NormMlp(torch.autograd.Function):
     """fc2(act(fc1(norm(x)))). In FP8 with delayed scaling the activation writes codes, and its backward writes the codes of fc1's
     gradient, so neither is stored wide. Returns (y, norm(x) or an empty tensor).
 
-    state: scales and amaxes in the order x, w1, h, w2 (forward) and g1, g2 (backward), each a pair."""
+    state: scales and amaxes in the order x, w1, h, w2 (forward) and g1, g2 (backward, with memory for scale_inv)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, gamma: Any, beta: Any, w1: Tensor, b1: Any, w2: Tensor, b2: Any,
                 x_scale: Any, x_amax: Any, w1_scale: Any, w1_amax: Any, h_scale: Any, h_amax: Any, w2_scale: Any, w2_amax: Any,
-                g1_scale: Any, g1_amax: Any, g2_scale: Any, g2_amax: Any,
-                w1q: Any, w1q_scale_inv: Any, w2q: Any, w2q_scale_inv: Any, main_grad1: Any, main_grad2: Any,
+                g1_scale: Any, g1_amax: Any, g1_inverse: Any, g2_scale: Any, g2_amax: Any, g2_inverse: Any,
+                w1q: Any, w1qt: Any, w1q_scale_inv: Any, w2q: Any, w2qt: Any, w2q_scale_inv: Any, main_grad1: Any, main_grad2: Any,
                 config: MlpConfig) -> tuple[Tensor, Tensor]:
         x = packed(x)
         c1, c2 = config.fc1, config.fc2
         fp8 = c1.fp8
         h, normed, mu, rstd, xq, xq_scale_inv = norm_linear_forward(
-            x, gamma, beta, w1, b1, x_scale, x_amax, w1_scale, w1_amax, w1q, w1q_scale_inv, c1
+            x, gamma, beta, w1, b1, x_scale, x_amax, w1_scale, w1_amax, w1q, w1qt, w1q_scale_inv, c1
         )
         if fp8 is None:
-            a, a_scale_inv = activation_forward(h, config.activation, c2.out_dtype)
-            y, _, _ = linear_forward(a, w2, b2, c2.out_features, None, *(None,) * 6, False, c2.out_dtype)
+            a, _, a_scale_inv = activation_forward(h, config.activation, c2.out_dtype)
+            y, _, _ = linear_forward(a, w2, b2, c2.out_features, None, *(None,) * 7, False, c2.out_dtype)
             saved = (normed, None, w1, None, a, None, w2, None)
         else:
             if fp8.current:
-                wide, _ = activation_forward(h, config.activation, c2.out_dtype)
+                wide, _, _ = activation_forward(h, config.activation, c2.out_dtype)
                 y, a, a_scale_inv = linear_forward(
-                    wide, w2, b2, c2.out_features, fp8, None, None, None, None, w2q, w2q_scale_inv, c2.weight_ready, c2.out_dtype
+                    wide, w2, b2, c2.out_features, fp8, None, None, None, None, w2q, w2qt, w2q_scale_inv, c2.weight_ready, c2.out_dtype
                 )
             else:
-                a, a_scale_inv = activation_forward(h, config.activation, fp8.forward, h_scale, h_amax)
+                a, at, a_scale_inv = activation_forward(h, config.activation, fp8.forward, h_scale, h_amax, fp8.turned)
                 y = _empty((*x.shape[:-1], c2.out_features), dtype=c2.out_dtype, device=x.device)
                 flags = fp8.forward_flags | INPUT_READY | (WEIGHT_READY if c2.weight_ready else 0)
-                wide_w2 = None if c2.weight_ready else w2
-                s2, m2 = (None, None) if c2.weight_ready else (w2_scale, w2_amax)
-                ops.linear_forward(None, wide_w2, b2, a, None, a_scale_inv, None, None, None, w2q, None, w2q_scale_inv, None, s2, m2, y, flags)
-            saved = (xq, xq_scale_inv, w1q, w1q_scale_inv, a, a_scale_inv, w2q, w2q_scale_inv)
-        ctx.save_for_backward(x, gamma, mu, rstd, h, *saved, g1_scale, g1_amax, g2_scale, g2_amax, main_grad1, main_grad2)
+                wide_w2, s2, m2, wt = (None, None, None, None) if c2.weight_ready else (w2, w2_scale, w2_amax, w2qt)
+                ops.linear_forward(None, wide_w2, b2, a, None, a_scale_inv, None, None, None, w2q, wt, w2q_scale_inv, None, s2, m2, y, flags)
+                a = a if at is None else at
+            saved = (xq, xq_scale_inv, w1q if w1qt is None else w1qt, w1q_scale_inv, a, a_scale_inv, w2q if w2qt is None else w2qt, w2q_scale_inv)
+        ctx.save_for_backward(x, gamma, mu, rstd, h, *saved, g1_scale, g1_amax, g1_inverse, g2_scale, g2_amax, g2_inverse, main_grad1, main_grad2)
         ctx.config = config
+        ctx.turned = w1qt is not None, w2qt is not None
         return y, (normed if c1.return_norm else y.new_empty(0))  # type: ignore[return-value]
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor, dnorm_extra: Tensor) -> Any:
         once("LayerNormMLP")
-        (x, gamma, mu, rstd, h, xs, xs_inv, w1, w1_inv, a, a_inv, w2, w2_inv, g1_scale, g1_amax, g2_scale, g2_amax, mg1, mg2) = ctx.saved_tensors
+        (x, gamma, mu, rstd, h, xs, xs_inv, w1, w1_inv, a, a_inv, w2, w2_inv, g1_scale, g1_amax, g1_inverse, g2_scale, g2_amax, g2_inverse,
+         mg1, mg2) = ctx.saved_tensors
         config: MlpConfig = ctx.config
         c1, c2 = config.fc1, config.fc2
         fp8 = c1.fp8
         need = ctx.needs_input_grad
         device = x.device
         dy = packed(dy)
-        da = _empty(a.shape, dtype=h.dtype, device=device)
-        dw2, dw2_out, accumulate2 = _wgrad(need[5], w2.shape, c2, x, mg2)
+        inner = h.shape[-1] // 2 if config.activation.name in GATED else h.shape[-1]
+        t1, t2 = ctx.turned
+        da = _empty((*h.shape[:-1], inner), dtype=h.dtype, device=device)
+        dw2, dw2_out, accumulate2 = _wgrad(need[5], (c2.out_features, inner), c2, x, mg2)
         db2 = _empty(c2.out_features, dtype=c2.weight_dtype, device=device) if need[6] else None
-        linear_backward(dy, a, a_inv, w2, w2_inv, fp8, g2_scale, g2_amax, da, dw2, db2, accumulate2)
+        linear_backward(dy, a, a_inv, w2, w2_inv, t2, fp8, g2_scale, g2_amax, g2_inverse, da, dw2, db2, accumulate2)
         db1 = _empty(c1.out_features, dtype=c1.weight_dtype, device=device) if need[4] else None
         dnorm = _empty(x.shape, dtype=x.dtype, device=device) if any(need[:3]) else None
-        dw1, dw1_out, accumulate1 = _wgrad(need[3], w1.shape, c1, x, mg1)
+        dw1, dw1_out, accumulate1 = _wgrad(need[3], (c1.out_features, x.shape[-1]), c1, x, mg1)
         if fp8 is not None and not fp8.current:
-            dhq, dhq_inv = activation_backward(da, h, config.activation, fp8.backward, g1_scale, g1_amax, db1)
-            linear_backward(None, xs, xs_inv, w1, w1_inv, fp8, None, None, dnorm, dw1, None, accumulate1, dhq, dhq_inv)
+            dhq, dhqt, dhq_inv = activation_backward(da, h, config.activation, fp8.backward, g1_scale, g1_amax, db1, fp8.turned and dw1 is not None)
+            linear_backward(None, xs, xs_inv, w1, w1_inv, t1, fp8, None, None, None, dnorm, dw1, None, accumulate1, dhq, dhqt, dhq_inv)
         else:
-            dh, _ = activation_backward(da, h, config.activation, h.dtype)
-            linear_backward(dh, xs, xs_inv, w1, w1_inv, fp8, g1_scale, g1_amax, dnorm, dw1, db1, accumulate1)
+            dh, _, _ = activation_backward(da, h, config.activation, h.dtype)
+            linear_backward(dh, xs, xs_inv, w1, w1_inv, t1, fp8, g1_scale, g1_amax, g1_inverse, dnorm, dw1, db1, accumulate1)
         dx = dgamma = dbeta = None
         if dnorm is not None:
             if c1.return_norm:
                 dnorm = dnorm + dnorm_extra
             dx, dgamma, dbeta = norm_backward(c1.norm, dnorm, x, gamma, mu, rstd, c1.zero_centered, need[1], need[2])  # type: ignore[arg-type]
-        return (dx, dgamma, dbeta, dw1_out, db1, dw2_out, db2, *(None,) * 19)
+        return (dx, dgamma, dbeta, dw1_out, db1, dw2_out, db2, *(None,) * 23)

@@ -105,12 +105,19 @@ def _bind(name: str) -> Callable[..., None]:
     eager, compiled = getattr(_eager, name), _define(name)
     if compiled is None:
         return eager
+    whole = _eager.entry(name)
 
     def call(*args: Any) -> None:
         if _compiling():
             compiled(*args)
+        elif len(args) == n:
+            status = whole(context, id(args))
+            if status:
+                fail(status, name, args)
         else:
             eager(*args)
+
+    n, context, fail = (len(OPS[name].slots) + len(OPS[name].scalars) if whole else -1), _eager.address, _eager.fail
 
     call.__name__ = call.__qualname__ = name
     call.__doc__ = OPS[name].help
@@ -139,12 +146,29 @@ def compute_scale(
 _ALGORITHMS = {"max": 0, "most_recent": 1}
 
 
+def bound_update(histories: list[Tensor], scales: list[Tensor], dtype: torch.dtype, margin: int = 0, algorithm: str = "max") -> Callable[[Optional[Tensor]], None]:
+    """amax_and_scale_update in place with all but the reduced amaxes bound."""
+    name = "amax_and_scale_update"
+    h, s = tuple(histories), tuple(scales)
+    given = (h, s, h, s, None, len(h), _words[dtype], margin, _ALGORITHMS[algorithm])
+    call, whole, context = _functions[name], _eager.entry(name), _eager.address
+
+    def update(amax: Optional[Tensor]) -> None:
+        if amax is not None or whole is None:
+            call(*given[:4], amax, *given[5:])
+            return
+        status = whole(context, id(given))
+        if status:
+            _eager.fail(status, name, given)
+
+    return update
+
+
 def amax_and_scale_update(
     histories: list[Tensor], scales: list[Tensor], amax: Optional[Tensor], dtype: torch.dtype, margin: int = 0, algorithm: str = "max"
 ) -> None:
     """Delayed scaling over many modules at once, in place."""
-    h, s = tuple(histories), tuple(scales)
-    _functions["amax_and_scale_update"](h, s, h, s, amax, len(h), _words[dtype], margin, _ALGORITHMS[algorithm])
+    bound_update(histories, scales, dtype, margin, algorithm)(amax)
 
 
 def device_usable(kind: str) -> bool:

@@ -14,8 +14,8 @@ import struct
 import threading
 import weakref
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, Iterator, Optional
+from dataclasses import replace
+from typing import Any, Iterable, Iterator, NamedTuple, Optional
 
 import torch
 from libte.recipe import DelayedScaling, Float8CurrentScaling, Format, Recipe
@@ -25,8 +25,7 @@ from . import ops
 DIRECTIONS = ("forward", "backward")
 
 
-@dataclass(frozen=True)
-class Context:
+class Context(NamedTuple):
     """What the innermost autocast says. `phase`: 0 normal, 1 first forward of a checkpoint, 2 its recomputation."""
 
     enabled: bool = False
@@ -109,17 +108,19 @@ class autocast:
 
     def __enter__(self) -> "autocast":
         enabled, calibrating, recipe, group = self._arguments
-        outer = _stack.items[-1] if _stack.items else _OFF
+        items = _stack.items
+        outer = items[-1] if items else _OFF
         # Inside a checkpoint the phase goes on: a recomputation neither records nor updates anything.
-        if (enabled or calibrating) and outer.phase != 2 and not any(c.enabled or c.calibrating for c in _stack.items):
+        if (enabled or calibrating) and outer.phase != 2 and not (items and any(c.enabled or c.calibrating for c in items)):
             update_states("backward")
         _push(Context(enabled, calibrating, recipe, group, outer.phase, outer.stash))
         return self
 
     def __exit__(self, *exc: Any) -> None:
-        context = _stack.items[-1]
+        items = _stack.items
+        context = items[-1]
         _pop()
-        if (context.enabled or context.calibrating) and context.phase != 2 and not any(c.enabled or c.calibrating for c in _stack.items):
+        if (context.enabled or context.calibrating) and context.phase != 2 and not (items and any(c.enabled or c.calibrating for c in items)):
             update_states("forward")
 
     def __call__(self, function: Any) -> Any:
@@ -198,9 +199,11 @@ def fp8_types(recipe: Recipe, device: torch.device) -> tuple[torch.dtype, torch.
 # In order of creation, so that every process of a distributed run reduces the same amaxes in the same order.
 _states: "weakref.WeakValueDictionary[int, ModuleState]" = weakref.WeakValueDictionary()
 _serial = itertools.count()
+state_changes = [0]  # counts what changes which tensors hold states, or how they are grouped
 
 
 def _register(state: "ModuleState") -> None:
+    state_changes[0] += 1
     if state.serial < 0:
         state.serial = next(_serial)
     _states[state.serial] = state
@@ -209,17 +212,20 @@ def _register(state: "ModuleState") -> None:
 class Slots:
     """Scales and history of one direction of a module: k tensors are quantised there."""
 
-    __slots__ = ("k", "scale", "history", "scales", "amaxes")
+    __slots__ = ("k", "scale", "history", "scales", "amaxes", "views")
 
     def __init__(self, k: int, length: int, device: torch.device) -> None:
         self.k = k
         self.set(torch.ones(k, dtype=torch.float32, device=device), torch.zeros(length, k, dtype=torch.float32, device=device))
 
     def set(self, scale: torch.Tensor, history: torch.Tensor) -> None:
+        state_changes[0] += 1
         self.scale, self.history = scale, history
         # views made once: slicing costs as much as a kernel call
         self.scales = [scale[i : i + 1] for i in range(self.k)]
         self.amaxes = [history[0, i : i + 1] for i in range(self.k)]
+        inverses = torch.empty_like(scale)
+        self.views = [(s, a, inverses[i : i + 1]) for i, (s, a) in enumerate(zip(self.scales, self.amaxes))]
 
     def resize(self, length: int) -> None:
         """Keeps the current amax and the newest entries."""
@@ -247,6 +253,7 @@ class ModuleState:
         self.slots: Optional[tuple[Slots, Slots]] = None
         self.group: Any = None
         self.serial = -1
+        self.known: Any = None  # what modules.base last derived from it
 
     def ensure(self, recipe: DelayedScaling, device: torch.device, group: Any = None) -> tuple[Slots, Slots]:
         """The slots for this recipe on this device, made or adapted as needed."""
@@ -255,13 +262,16 @@ class ModuleState:
             self.slots = (Slots(self.counts[0], n, device), Slots(self.counts[1], n, device))
             _register(self)
         if self.recipe is not recipe:
+            state_changes[0] += 1
             self.recipe = recipe
             for s in self.slots:
                 s.resize(recipe.amax_history_len)
         if self.slots[0].scale.device != device:
             for s in self.slots:
                 s.to(device)
-        self.group = group
+        if self.group is not group:
+            state_changes[0] += 1
+            self.group = group
         return self.slots
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "ModuleState":
@@ -409,31 +419,62 @@ def _as_bytes(blob: Any) -> bytes:
     raise ValueError(f"_extra_state: must be None, bytes or a uint8 tensor, got {type(blob).__name__}")
 
 
-def update_states(direction: str, states: Any = None) -> None:
+class _Update:
+    """One bulk call: what the same recipe says of some modules' slots of one direction on one device."""
+
+    def __init__(self, members: list[ModuleState], which: int) -> None:
+        first = members[0]
+        r: DelayedScaling = first.recipe  # type: ignore[assignment]
+        self.recipe, self.group, self.reduce = r, first.group, r.reduce_amax
+        self.slots = [m.slots[which] for m in members]  # type: ignore[index]
+        self.dtype = fp8_types(r, self.slots[0].scale.device)[which]
+        self.python = callable(r.amax_compute_algo) or callable(r.scaling_factor_compute_algo)
+        histories, scales = [s.history for s in self.slots], [s.scale for s in self.slots]
+        self.call = None if self.python else ops.bound_update(histories, scales, self.dtype, r.margin, r.amax_compute_algo)  # type: ignore[arg-type]
+
+    def run(self) -> None:
+        amax = _reduced_amax(self.slots, self.group) if self.reduce and _distributed and torch.distributed.is_initialized() else None
+        if self.call is None:
+            _update_in_python(self.slots, amax, self.recipe, self.dtype)
+        else:
+            self.call(amax)
+
+
+# The bulk calls of each direction, and what they were made from: grouping anew each step costs more than the calls.
+_updates: list[tuple[Any, list[DelayedScaling], list[_Update]]] = [(None, [], []), (None, [], [])]
+
+
+def _recipe_key(r: DelayedScaling) -> tuple[Any, ...]:
+    return r.fp8_format, r.margin, r.amax_compute_algo, r.scaling_factor_compute_algo, r.amax_history_len, r.reduce_amax
+
+
+def _grouped(states: Iterable[ModuleState], which: int) -> list[_Update]:
+    groups: dict[Any, list[ModuleState]] = {}
+    for s in states:
+        if s.slots is None or s.recipe is None or s.slots[which].k == 0 or s.slots[which].scale.device.type == "meta":
+            continue
+        groups.setdefault((s.slots[which].scale.device, _recipe_key(s.recipe), s.group), []).append(s)
+    return [_Update(members, which) for members in groups.values()]
+
+
+def _all_updates(which: int) -> list[_Update]:
+    made_of, recipes, updates = _updates[which]
+    if made_of != (state_changes[0], len(_states), list(map(_recipe_key, recipes))):  # recipes are mutable
+        states = list(_states.values())
+        updates = _grouped(states, which)
+        recipes = list({id(s.recipe): s.recipe for s in states if s.recipe is not None}.values())
+        _updates[which] = ((state_changes[0], len(states), list(map(_recipe_key, recipes))), recipes, updates)
+    return updates
+
+
+def update_states(direction: str, states: Optional[list[ModuleState]] = None) -> None:
     """Rolls histories and derives scales, all modules in one call for each format and device."""
     which = DIRECTIONS.index(direction)
-    groups: dict[Any, list[ModuleState]] = {}
-    for s in list(_states.values()) if states is None else states:
-        if s.slots is None or s.recipe is None or s.slots[which].k == 0:
-            continue
-        r = s.recipe
-        algo = r.amax_compute_algo
-        key = (s.slots[which].scale.device, r.fp8_format, r.margin, algo, r.scaling_factor_compute_algo, r.amax_history_len, r.reduce_amax, s.group)
-        groups.setdefault(key, []).append(s)
-    for (device, _, margin, algo, factor, _, reduce, group), members in groups.items():
-        if device.type == "meta":
-            continue
-        dtype = fp8_types(members[0].recipe, device)[which]  # type: ignore[arg-type]
-        slots = [m.slots[which] for m in members]  # type: ignore[index]
-        amax = _reduced_amax(slots, group) if reduce and _distributed() else None
-        if callable(algo) or callable(factor):
-            _update_in_python(slots, amax, members[0].recipe, dtype)  # type: ignore[arg-type]
-        else:
-            ops.amax_and_scale_update([s.history for s in slots], [s.scale for s in slots], amax, dtype, margin, algo)
+    for u in _all_updates(which) if states is None else _grouped(states, which):
+        u.run()
 
 
-def _distributed() -> bool:
-    return torch.distributed.is_available() and torch.distributed.is_initialized()
+_distributed = torch.distributed.is_available()
 
 
 def _reduced_amax(slots: list[Slots], group: Any) -> Optional[torch.Tensor]:
@@ -502,3 +543,4 @@ class FP8GlobalStateManager:
         _stack.items.clear()
         _latest[0] = _OFF
         _states.clear()
+        state_changes[0] += 1

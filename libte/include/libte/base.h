@@ -90,11 +90,6 @@ typedef void (*nvte_log_fn)(int32_t level, const char *message, void *context);
 /* Replaces the log sink (default: standard error). NULL restores it. Since 0.1. */
 NVTE_API nvte_status nvte_log_set(nvte_log_fn sink, void *context);
 
-/* A range on the calling thread for a profiler that listens to NVTX or roctx; ranges nest. Operator calls make their own, "nvte_<op>".
- * Nothing happens unless the key NVTE_NVTX_ENABLED is 1. Since 0.1. */
-NVTE_API nvte_status nvte_range_push(const char *name);
-NVTE_API nvte_status nvte_range_pop(void);
-
 /* Sets the number of threads that the CPU back end may use in this process, the caller included; it wins over the key
  * num_threads. 0 = back to the configuration. Results do not depend on it. Since 0.1. */
 NVTE_API nvte_status nvte_set_num_threads(int32_t n);

@@ -12,6 +12,7 @@
 #include "linear.h"
 #include "loss.h"
 #include "norm.h"
+#include "profile.h"
 #include "quantize.h"
 #include "rope.h"
 #include "softmax.h"

@@ -14,6 +14,7 @@
 #include "dispatch/dispatch.h"
 #include "dispatch/host.h"
 #include "dispatch/registry.h"
+#include "libte/profile.h"
 
 namespace te {
 namespace {

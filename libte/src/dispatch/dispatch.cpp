@@ -5,6 +5,7 @@
 
 #include "core/config.h"
 #include "core/overlap.h"
+#include "core/ranges.h"
 #include "dispatch/registry.h"
 
 namespace te {
@@ -95,6 +96,7 @@ nvte_status dispatch(const Op &op, const nvte_exec *exec, const void *args, Choi
 nvte_status call_op(const char *name, const nvte_exec *exec, const void *args) {
   const Op *op = find_op(name);
   if (!op) return fail(NVTE_ERR_NOT_FOUND, "no operator '%s'", name ? name : "(NULL)");
+  const ranges::OfCall range(op->info.name);
   Choice choice;
   const nvte_status s = dispatch(*op, exec, args, &choice);
   if (config::tracing()) trace(*op, exec, args, choice, s, true);

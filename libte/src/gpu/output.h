@@ -227,7 +227,7 @@ struct Output {
     target.wide = k % 8 == 0 && aligned(target.base, (size_t)group);
     maxima = present(t.amax) ? space.take<float>(blocks > 0 ? blocks : 1) : nullptr;
   }
-  nvte_status begin(const nvte_exec &e) { return prepare(e, *y, maxima, &target.q); }
+  nvte_status begin(const nvte_exec &e) { return prepare(e, *y, blocks, maxima, &target.q); }
   nvte_status finish(const nvte_exec &e) {
     if (const nvte_status s = launched("kernel")) return s;
     if (const nvte_status s = finish_amax(e, *y, target.q, blocks)) return s;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What kernels with a quantised output share: the scale on the way in, amax and scale_inv on the way out, dtype visits, column sums.
-// amax is reduced in two stages by default (block maxima in workspace, then one block); NVTE_USE_ATOMIC_AMAX=1 takes atomics.
+// amax is reduced in two stages by default (block maxima in workspace, then one block); NVTE_USE_ATOMIC_AMAX=1 takes atomics, and so does an amax
+// that a few blocks merge into: a second launch would cost more than their kernel.
 #pragma once
 #include "gpu/device/reduce.h"
 #include "gpu/device/vec.h"
@@ -52,24 +53,31 @@ inline bool atomic_amax() {
   return on;
 }
 
+constexpr int kFewBlocks = 64;
+
 // Host side: fills q for a tensor that `blocks` blocks write; amax_space is workspace for `blocks` floats.
-inline nvte_status prepare(const nvte_exec &e, const nvte_tensor &y, float *amax_space, Quantised *q, const nvte_tensor *noop = nullptr) {
+inline nvte_status prepare(const nvte_exec &e, const nvte_tensor &y, int blocks, float *amax_space, Quantised *q, const nvte_tensor *noop = nullptr) {
   q->scale = present(y.scale) ? address_as<const float>(y.scale) : nullptr;
   q->scale_inv = present(y.scale_inv) ? address_as<float>(y.scale_inv) : nullptr;
   q->columnwise_scale_inv = present(y.columnwise_scale_inv) ? address_as<float>(y.columnwise_scale_inv) : nullptr;
   q->block_amax = q->atomic_amax = nullptr;
   if (!present(y.amax)) return NVTE_OK;
-  if (!atomic_amax()) {
+  const bool merges = (y.flags & NVTE_TENSOR_AMAX_ACCUMULATE) != 0;
+  if (blocks == 1 && !merges && !noop && numel(y.data) > 0) {
+    q->block_amax = address_as<float>(y.amax);
+    return NVTE_OK;
+  }
+  if (!atomic_amax() && !(merges && blocks <= kFewBlocks)) {
     q->block_amax = amax_space;
     return NVTE_OK;
   }
   q->atomic_amax = address_as<float>(y.amax);
   // with a noop tensor the old value must survive, so it cannot be cleared from here: merge instead
-  if (!(y.flags & NVTE_TENSOR_AMAX_ACCUMULATE) && !noop) return check(hipMemsetAsync(q->atomic_amax, 0, sizeof(float), stream_of(e)), "amax");
+  if (!merges && !noop) return check(hipMemsetAsync(q->atomic_amax, 0, sizeof(float), stream_of(e)), "amax");
   return NVTE_OK;
 }
 inline nvte_status finish_amax(const nvte_exec &e, const nvte_tensor &y, const Quantised &q, int blocks, const float *noop = nullptr) {
-  if (!q.block_amax) return NVTE_OK;
+  if (!q.block_amax || q.block_amax == address_as<float>(y.amax)) return NVTE_OK;
   reduce_amax<<<1, 1024, 0, stream_of(e)>>>(q.block_amax, blocks, address_as<float>(y.amax), (y.flags & NVTE_TENSOR_AMAX_ACCUMULATE) != 0, noop);
   return launched("amax reduction");
 }

@@ -13,6 +13,8 @@ struct Back {
   nvte_status (*call)(const char *op, const nvte_exec *exec, const void *args);
   // NULL: the operators need none (the CPU's), so a query costs nothing.
   nvte_status (*workspace)(const char *op, const nvte_exec *exec, const void *args, size_t *bytes);
+  // FP8 products want k contiguous: of codes that are asked for column-wise only, which backward needs, the rows are made too, in workspace.
+  bool wants_rows;
 };
 
 inline bool given(const nvte_tensor *t) { return t && (present(t->data) || present(t->columnwise)); }
@@ -37,11 +39,23 @@ class Steps {
   void *take(size_t bytes) {
     bytes = (bytes + 255) / 256 * 256;
     taken_ += bytes;
-    if (query_) return reinterpret_cast<void *>(uintptr_t{256});
+    if (query_) return reinterpret_cast<void *>(uintptr_t{256} + taken_ - bytes);  // apart from the others
     void *p = exec_.workspace;
     exec_.workspace = static_cast<char *>(exec_.workspace) + bytes;
     exec_.workspace_size -= bytes;
     return p;
+  }
+  // Codes to be written, with rows in workspace where they are wanted and the caller has no use for them.
+  nvte_tensor with_rows(const nvte_tensor *q) {
+    nvte_tensor t = *q;
+    if (!back_.wants_rows || present(t.data)) return t;
+    t.data.dtype = t.columnwise.dtype;
+    t.data.device = t.columnwise.device;
+    t.data.strides = nullptr;
+    t.data.byte_offset = 0;
+    t.data.data = take(static_cast<size_t>(numel(t.data)));
+    if (!present(t.scale_inv)) t.scale_inv = t.columnwise_scale_inv;
+    return t;
   }
   nvte_status status() const { return status_; }
   size_t bytes() const { return taken_ + shared_; }
@@ -96,11 +110,14 @@ inline uint32_t gemm_flags(uint32_t flags) { return flags & NVTE_LINEAR_SPLIT_AC
 
 inline void forward(Steps &s, const nvte_linear_forward_args &a) {
   const nvte_tensor *x = a.x, *w = a.weight;
+  nvte_tensor xq, wq;
   if (given(a.x_quantized)) {
-    if (!(a.flags & NVTE_LINEAR_INPUT_READY)) s.quantize(a.x, a.x_quantized, a.flags, nullptr);
-    if (!(a.flags & NVTE_LINEAR_WEIGHT_READY)) s.quantize(a.weight, a.weight_quantized, a.flags, nullptr);
     x = a.x_quantized;
     w = a.weight_quantized;
+    if (!(a.flags & NVTE_LINEAR_INPUT_READY)) x = &(xq = s.with_rows(x));
+    if (!(a.flags & NVTE_LINEAR_WEIGHT_READY)) w = &(wq = s.with_rows(w));
+    if (x == &xq) s.quantize(a.x, &xq, a.flags, nullptr);
+    if (w == &wq) s.quantize(a.weight, &wq, a.flags, nullptr);
   }
   s.gemm(x, w, a.y, a.bias, nullptr, 0.f, NVTE_GEMM_TRANS_B | gemm_flags(a.flags));
 }
@@ -108,11 +125,16 @@ inline void forward(Steps &s, const nvte_linear_forward_args &a) {
 inline void backward(Steps &s, const nvte_linear_backward_args &a) {
   const nvte_tensor *dy = a.dy;
   nvte_tensor *dbias = given(a.dbias) ? a.dbias : nullptr;
+  nvte_tensor dyq;
   if (given(a.dy_quantized)) {
-    // the bias gradient is of dy before quantisation: column sums of the same pass
-    if (!(a.flags & NVTE_LINEAR_INPUT_READY)) s.quantize(a.dy, a.dy_quantized, a.flags, dbias);
-    dbias = nullptr;
     dy = a.dy_quantized;
+    if (!(a.flags & NVTE_LINEAR_INPUT_READY)) {
+      dyq = given(a.dx) ? s.with_rows(dy) : *dy;
+      dy = &dyq;
+      // the bias gradient is of dy before quantisation: column sums of the same pass
+      s.quantize(a.dy, &dyq, a.flags, dbias);
+    }
+    dbias = nullptr;
   }
   const uint32_t flags = gemm_flags(a.flags);
   if (given(a.dx)) s.gemm(dy, a.weight, a.dx, nullptr, nullptr, 0.f, flags);
@@ -161,7 +183,9 @@ inline void norm_forward(Steps &s, const nvte_norm_linear_forward_args &a) {
     s.gemm(a.normalized, a.weight, a.y, a.bias, nullptr, 0.f, flags);
     return;
   }
-  const bool keep = given(a.normalized);
+  const bool keep = given(a.normalized), ready = (a.flags & NVTE_LINEAR_WEIGHT_READY) != 0;
+  nvte_tensor xq = s.with_rows(a.x_quantized), wq;
+  const nvte_tensor *w = ready ? a.weight_quantized : &(wq = s.with_rows(a.weight_quantized));
   if (a.flags & NVTE_LINEAR_CURRENT_SCALING) {  // the scale comes from the rows themselves, so they have to exist first
     nvte_tensor wide{};
     if (keep) {
@@ -174,13 +198,13 @@ inline void norm_forward(Steps &s, const nvte_norm_linear_forward_args &a) {
       wide.data.data = s.take(static_cast<size_t>(numel(a.x->data) * element_bytes(a.x->data)));
     }
     norm(s, a, &wide, true);
-    s.quantize(&wide, a.x_quantized, a.flags, nullptr);
+    s.quantize(&wide, &xq, a.flags, nullptr);
   } else {
-    norm(s, a, a.x_quantized, true);
+    norm(s, a, &xq, true);
     if (keep) norm(s, a, a.normalized, false);
   }
-  if (!(a.flags & NVTE_LINEAR_WEIGHT_READY)) s.quantize(a.weight, a.weight_quantized, a.flags, nullptr);
-  s.gemm(a.x_quantized, a.weight_quantized, a.y, a.bias, nullptr, 0.f, flags);
+  if (!ready) s.quantize(a.weight, &wq, a.flags, nullptr);
+  s.gemm(&xq, w, a.y, a.bias, nullptr, 0.f, flags);
 }
 
 // run() and workspace() of an implementation, for a back end's `back`.

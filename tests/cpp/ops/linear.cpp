@@ -44,6 +44,7 @@ struct Forward {
         }
         Arg &q = p.out(field, shape, t).scaled(scale).exact().amax().keep();
         if (c.i("columnwise", 1)) q.columnwise();
+        if (c.i("columnwise", 1) == 2) q.columnwise_only();
       }
       p.no_gradient();
     }
@@ -85,7 +86,8 @@ struct Backward {
     if (c.has("codes")) {
       quantised_values(p.in("x", sx, c.dtype("codes")).scaled(kScaleX).columnwise());
       quantised_values(p.in("weight", {n, k}, c.dtype("codes")).scaled(kScaleW).columnwise());
-      p.out("dy_quantized", sy, c.dtype("grad", DType::e4m3)).scaled(kScaleDy).exact().columnwise().amax().keep();
+      Arg &q = p.out("dy_quantized", sy, c.dtype("grad", DType::e4m3)).scaled(kScaleDy).exact().columnwise().amax().keep();
+      if (c.i("columnwise", 1) == 2) q.columnwise_only();
       p.no_gradient();
     } else {
       p.in("x", sx, type);

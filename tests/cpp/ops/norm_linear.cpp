@@ -42,8 +42,10 @@ struct Forward {
     p.in("weight", {n, k}, type);
     if (c.has("bias")) p.in("bias", {n}, c.dtype("bias"));
     if (codes) {
-      p.out("x_quantized", sx, c.dtype("codes")).scaled(kScaleX).exact().columnwise().amax().keep();
-      p.out("weight_quantized", {n, k}, c.dtype("codes")).scaled(kScaleW).exact().columnwise().amax().keep();
+      for (auto [field, shape, scale] : {std::tuple("x_quantized", sx, kScaleX), std::tuple("weight_quantized", Shape{n, k}, kScaleW)}) {
+        Arg &q = p.out(field, shape, c.dtype("codes")).scaled(scale).exact().columnwise().amax().keep();
+        if (c.i("columnwise", 1) == 2) q.columnwise_only();
+      }
     }
     if (!codes || c.flag("keep")) p.out("normalized", sx, type).keep();
     if (!rms) p.out("mu", tokens, DType::f32);

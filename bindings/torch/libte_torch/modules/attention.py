@@ -49,6 +49,7 @@ def _last_unit(t: Tensor) -> Tensor:
     return t if t.stride(-1) == 1 or t.shape[-1] == 1 else t.contiguous()
 
 
+@F.named("FusedAttnFunc")
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Any, mask: Any, cu_q: Any, cu_kv: Any, cu_q_padded: Any, cu_kv_padded: Any,

@@ -9,7 +9,8 @@ from libte.recipe import Float8CurrentScaling
 from torch import Tensor, nn
 
 from .. import functional as F
-from ..quantization import Context, ModuleState, current, fp8_types, model_init_recipe
+from .. import ops
+from ..quantization import Context, ModuleState, Slots, current, fp8_types, model_init_recipe, state_changes
 from ..tensor import QuantizedTensor, quantize
 
 Device = Union[torch.device, str, None]
@@ -31,8 +32,13 @@ def default_device(device: Device) -> torch.device:
     return torch.device("cpu")
 
 
+_any_autocast: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
+
+
 def autocast_dtype(x: Tensor) -> Optional[torch.dtype]:
     """The activation dtype that torch.autocast asks for on x's device, None outside it."""
+    if not x.is_meta and not torch.compiler.is_compiling() and not _any_autocast():
+        return None
     kind = x.device.type
     if kind == "meta":
         raise NotImplementedError("libte's modules compute nothing on the meta device: materialise the module (to_empty, reset_parameters) and its inputs first")
@@ -78,9 +84,6 @@ def _fp8_plan(context: Context, device: torch.device) -> F.Fp8:
     return F.Fp8(forward, backward, 0, F.SPLIT_ACCUMULATOR, False)
 
 
-_plans: dict[Any, F.Fp8] = {}
-
-
 class TransformerEngineBaseModule(nn.Module):
     """Base of modules that quantise. `fp8_counts` = tensors quantised (forward, backward)."""
 
@@ -91,7 +94,7 @@ class TransformerEngineBaseModule(nn.Module):
         self.device_ = default_device(device)
         self.params_dtype = params_dtype or torch.get_default_dtype()
         self.fp8_state = ModuleState(self.fp8_counts)
-        self._weight_cache: dict[str, tuple[Tensor, Tensor]] = {}
+        self._weight_cache: dict[str, tuple[Tensor, Optional[Tensor], Tensor]] = {}
 
     # -- parameters --
 
@@ -117,69 +120,70 @@ class TransformerEngineBaseModule(nn.Module):
 
     # -- FP8 --
 
-    def plan(self, device: torch.device) -> tuple[Optional[F.Fp8], Any]:
-        """(how to quantise now, slots of delayed scaling (forward, backward)); (None, None) outside FP8."""
+    def quantisation(self, device: torch.device) -> tuple[Optional[F.Fp8], Optional[tuple[list[Tensor], list[Tensor]]], Any]:
+        """(how to quantise now, (scales, amaxes) of the forward tensors, (scale, amax, memory for scale_inv) of each gradient): Nones outside
+        FP8; current scaling has no state."""
         context = current()
         if not context.enabled:
-            return None, None
-        recipe = context.recipe
-        key = (id(recipe), device.type, device.index)
-        plan = _plans.get(key)
-        if plan is None or torch.compiler.is_compiling():
-            plan = _fp8_plan(context, device)
-            if not torch.compiler.is_compiling():
-                if len(_plans) > 256:
-                    _plans.clear()
-                    _keep_alive.clear()
-                _plans[key] = plan
-                _keep_alive[key] = recipe
-        if plan.current:
-            return plan, None
-        slots = self.fp8_state.ensure(recipe, device, context.group)  # type: ignore[arg-type]
-        return plan, slots
+            return None, None, None
+        recipe, compiling = context.recipe, torch.compiler.is_compiling()
+        # on GPUs FP8 products take k contiguous only, so what backward needs is made in the same pass
+        turned = device.type != "cpu" and torch.is_grad_enabled()
+        if compiling:
+            fp8 = _fp8_plan(context, device)._replace(turned=turned)
+            if fp8.current:
+                return fp8, None, None
+            f, g = self.fp8_state.ensure(recipe, device, context.group)  # type: ignore[arg-type]
+            scales, amaxes = ([t[i : i + 1] for i in range(f.k)] for t in (f.scale, f.history[0]))
+            return fp8, (scales, amaxes), [(g.scale[i : i + 1], g.history[0, i : i + 1], None) for i in range(g.k)]
+        state = self.fp8_state
+        key = (id(recipe), id(context.group), device, turned, state_changes[0])
+        known = state.known
+        if known is None or known[0] != key:
+            fp8, slots = _fp8_plan(context, device)._replace(turned=turned), None
+            if not fp8.current:
+                slots = state.ensure(recipe, device, context.group)  # type: ignore[arg-type]
+            known = state.known = (key[:-1] + (state_changes[0],), fp8, slots, recipe, context.group)
+        _, fp8, slots, _, _ = known
+        if slots is None:
+            return fp8, None, None
+        if context.phase:
+            return fp8, self._forward_in_checkpoint(context, slots[0]), slots[1].views
+        return fp8, (slots[0].scales, slots[0].amaxes), slots[1].views
 
-    def forward_slots(self, slots: Any) -> tuple[list[Tensor], list[Tensor]]:
-        """(scales, amaxes) of the forward tensors. In a checkpoint's first forward the scales are kept; the recomputation uses those
-        and throws its amaxes away."""
-        context = current()
-        scales, amaxes = slots[0].scales, slots[0].amaxes
-        if torch.compiler.is_compiling():
-            s, h = slots[0].scale, slots[0].history
-            return [s[i : i + 1] for i in range(slots[0].k)], [h[0, i : i + 1] for i in range(slots[0].k)]
+    @staticmethod
+    def _forward_in_checkpoint(context: Context, slots: Slots) -> tuple[list[Tensor], list[Tensor]]:
+        """A checkpoint's first forward keeps the scales; the recomputation uses those and throws its amaxes away."""
         if context.phase == 1:
-            context.stash.append(slots[0].scale.clone())
-        elif context.phase == 2:
-            scale = context.stash.pop_first()
-            return [scale[i : i + 1] for i in range(slots[0].k)], list(torch.zeros(slots[0].k, 1, dtype=torch.float32, device=scale.device).unbind())
-        return scales, amaxes
-
-    def backward_slots(self, slots: Any) -> tuple[list[Tensor], list[Tensor]]:
-        if torch.compiler.is_compiling():
-            s, h = slots[1].scale, slots[1].history
-            return [s[i : i + 1] for i in range(slots[1].k)], [h[0, i : i + 1] for i in range(slots[1].k)]
-        return slots[1].scales, slots[1].amaxes
+            context.stash.append(slots.scale.clone())
+            return slots.scales, slots.amaxes
+        scale = context.stash.pop_first()
+        return [scale[i : i + 1] for i in range(slots.k)], list(torch.zeros(slots.k, 1, dtype=torch.float32, device=scale.device).unbind())
 
     def weight_codes(
         self, name: str, weight: Tensor, fp8: Optional[F.Fp8], is_first_microbatch: Optional[bool]
-    ) -> tuple[Optional[Tensor], Optional[Tensor], bool]:
-        """(codes, scale_inv, ready): where this call finds or writes the weight's codes."""
+    ) -> tuple[Optional[Tensor], Optional[Tensor], Optional[Tensor], bool]:
+        """(codes, column-wise codes, scale_inv, ready): where this call finds or writes the weight's codes. Rows that only this call needs are
+        left to libte."""
         if fp8 is None:
-            return None, None, False
+            return None, None, None, False
         if isinstance(weight, QuantizedTensor):
-            return weight._data, weight._scale_inv, True
+            return weight._data, weight._columnwise if fp8.turned else None, weight._scale_inv, True
         if is_first_microbatch is None:
-            return torch.empty_like(weight, dtype=fp8.forward), torch.empty(1, dtype=torch.float32, device=weight.device), False
+            inv = torch.empty(1, dtype=torch.float32, device=weight.device)
+            if fp8.turned:
+                return None, F.turned(weight, fp8.forward), inv, False
+            return torch.empty_like(weight, dtype=fp8.forward), None, inv, False
         cached = self._weight_cache.get(name)
         if is_first_microbatch or cached is None or cached[0].dtype != fp8.forward or cached[0].device != weight.device:
-            cached = (torch.empty_like(weight, dtype=fp8.forward), torch.empty(1, dtype=torch.float32, device=weight.device))
+            codes = torch.empty_like(weight, dtype=fp8.forward)
+            cached = (codes, F.turned(weight, fp8.forward) if fp8.turned else None, torch.empty(1, dtype=torch.float32, device=weight.device))
             self._weight_cache[name] = cached
-            return cached[0], cached[1], False
-        return cached[0], cached[1], True
+            return *cached, False
+        return *cached, True
 
     def calibrate(self, index: int, x: Tensor, weight: Tensor) -> None:
         """autocast(enabled=False, calibrating=True): record amaxes of an input and a weight; nothing is quantised."""
-        from .. import ops
-
         context = current()
         if context.enabled or not context.calibrating or context.phase == 2 or isinstance(context.recipe, Float8CurrentScaling):
             return
@@ -237,9 +241,6 @@ class TransformerEngineBaseModule(nn.Module):
     @staticmethod
     def init_or_default(init: Optional[Callable[[Tensor], Any]]) -> Callable[[Tensor], Any]:
         return init if init is not None else default_init
-
-
-_keep_alive: dict[Any, Any] = {}  # keeps recipes whose id() is a key of _plans
 
 
 def default_init(weight: Tensor) -> None:

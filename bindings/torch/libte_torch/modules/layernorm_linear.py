@@ -76,11 +76,11 @@ class LayerNormLinear(TransformerEngineBaseModule):
         weight, bias = self.whole()  # type: ignore[misc]
         used_bias = None if self.return_bias else bias
         x, dtype = self.cast_input(inp, weight)
-        fp8, slots = self.plan(x.device)
+        fp8, forward, gradients = self.quantisation(x.device)
         p = self._parameters
         gamma, beta = p["layer_norm_weight"], p["layer_norm_bias"]
         main_grad = _main_grad(self, weight)
-        ready, wq, wq_inv, s = False, None, None, (None,) * 6
+        ready, wq, wqt, wq_inv, s = False, None, None, None, (None,) * 7
         weight_dtype = weight.dtype
         if fp8 is None:
             weight = dequantized(weight)
@@ -89,16 +89,15 @@ class LayerNormLinear(TransformerEngineBaseModule):
             weight_dtype = dtype
             self.calibrate_norm(x, weight)
         else:
-            wq, wq_inv, ready = self.weight_codes("0", weight, fp8, is_first_microbatch)
-            if slots is not None:
-                scales, amaxes = self.forward_slots(slots)
-                g_scales, g_amaxes = self.backward_slots(slots)
-                s = (scales[0], amaxes[0], scales[1], amaxes[1], g_scales[0], g_amaxes[0])  # type: ignore[assignment]
+            wq, wqt, wq_inv, ready = self.weight_codes("0", weight, fp8, is_first_microbatch)
+            if forward is not None:
+                scales, amaxes = forward
+                s = (scales[0], amaxes[0], scales[1], amaxes[1], *gradients[0])  # type: ignore[assignment]
         config = F.LinearConfig(
             self.out_features, fp8, ready, dtype, weight_dtype, self.fuse_wgrad_accumulation, self.normalization, self.eps,
             self.zero_centered_gamma, self.return_layernorm_output,
         )
-        y, normed = F.NormLinear.apply(x, gamma, beta, weight, used_bias, *s, wq, wq_inv, main_grad, config)
+        y, normed = F.apply(F.NormLinear, x, gamma, beta, weight, used_bias, *s, wq, wqt, wq_inv, main_grad, config)
         out = (y,)
         if self.return_bias:
             out += (bias if bias is None or bias.dtype is dtype else bias.to(dtype),)

@@ -101,12 +101,12 @@ class LayerNormMLP(TransformerEngineBaseModule):
         p = self._parameters
         w1, w2, b1, b2 = p["fc1_weight"], p["fc2_weight"], p["fc1_bias"], p["fc2_bias"]
         x, dtype = self.cast_input(inp, w1)  # type: ignore[arg-type]
-        fp8, slots = self.plan(x.device)
+        fp8, forward, gradients = self.quantisation(x.device)
         main1, main2 = _main_grad(self, w1), _main_grad(self, w2)  # type: ignore[arg-type]
         used_b2 = None if self.return_bias else b2
         ready1 = ready2 = False
-        w1q = w1_inv = w2q = w2_inv = None
-        s: tuple[Any, ...] = (None,) * 12
+        w1q = w1qt = w1_inv = w2q = w2qt = w2_inv = None
+        s: tuple[Any, ...] = (None,) * 14
         weight_dtype = w1.dtype  # type: ignore[union-attr]
         if fp8 is None:
             self.calibrate_mlp(x)
@@ -114,19 +114,20 @@ class LayerNormMLP(TransformerEngineBaseModule):
             b1, used_b2 = (b if b is None else b.to(dtype) for b in (b1, used_b2))
             weight_dtype = dtype
         else:
-            w1q, w1_inv, ready1 = self.weight_codes("1", w1, fp8, is_first_microbatch)  # type: ignore[arg-type]
-            w2q, w2_inv, ready2 = self.weight_codes("2", w2, fp8, is_first_microbatch)  # type: ignore[arg-type]
-            if slots is not None:
-                sc, am = self.forward_slots(slots)
-                gs, ga = self.backward_slots(slots)
-                s = (sc[0], am[0], sc[1], am[1], sc[2], am[2], sc[3], am[3], gs[0], ga[0], gs[1], ga[1])
+            w1q, w1qt, w1_inv, ready1 = self.weight_codes("1", w1, fp8, is_first_microbatch)  # type: ignore[arg-type]
+            w2q, w2qt, w2_inv, ready2 = self.weight_codes("2", w2, fp8, is_first_microbatch)  # type: ignore[arg-type]
+            if forward is not None:
+                sc, am = forward
+                g1, g2 = gradients
+                s = (sc[0], am[0], sc[1], am[1], sc[2], am[2], sc[3], am[3], *g1, *g2)
         fc1 = F.LinearConfig(
             w1.shape[0], fp8, ready1, dtype, weight_dtype, self.fuse_wgrad_accumulation, self.normalization, self.eps,  # type: ignore[union-attr]
             self.zero_centered_gamma, self.return_layernorm_output,
         )
         fc2 = F.LinearConfig(self.hidden_size, fp8, ready2, dtype, weight_dtype, self.fuse_wgrad_accumulation)
-        y, normed = F.NormMlp.apply(
-            x, p["layer_norm_weight"], p["layer_norm_bias"], w1, b1, w2, used_b2, *s, w1q, w1_inv, w2q, w2_inv, main1, main2,
+        y, normed = F.apply(
+            F.NormMlp,
+            x, p["layer_norm_weight"], p["layer_norm_bias"], w1, b1, w2, used_b2, *s, w1q, w1qt, w1_inv, w2q, w2qt, w2_inv, main1, main2,
             F.MlpConfig(fc1, fc2, self.activation_config),
         )
         out = (y,)
@@ -147,8 +148,8 @@ class LayerNormMLP(TransformerEngineBaseModule):
                 self.normalization, F.packed(x), self.layer_norm_weight, self.layer_norm_bias, self.eps, self.zero_centered_gamma
             )
             b1 = None if self.fc1_bias is None else self.fc1_bias.to(x.dtype)
-            h, _, _ = F.linear_forward(normed, w1, b1, w1.shape[0], None, *(None,) * 6, False, x.dtype)  # type: ignore[arg-type]
-            a, _ = F.activation_forward(h, self.activation_config, x.dtype)
+            h, _, _ = F.linear_forward(normed, w1, b1, w1.shape[0], None, *(None,) * 7, False, x.dtype)  # type: ignore[arg-type]
+            a, _, _ = F.activation_forward(h, self.activation_config, x.dtype)
             self.calibrate(0, normed, w1)
             self.calibrate(2, a, w2)
 

@@ -111,7 +111,7 @@ def linear(
 ) -> Tensor:
     """One linear layer of a module; `index` = the input's slot in its forward state."""
     x, dtype = module.cast_input(inp, weight)
-    fp8, slots = module.plan(x.device)
+    fp8, forward, gradients = module.quantisation(x.device)
     if fp8 is None:
         module.calibrate(index, x, weight)
         wide = dequantized(weight)
@@ -120,17 +120,15 @@ def linear(
         if bias is not None and bias.dtype is not dtype:
             bias = bias.to(dtype)
         config = F.LinearConfig(wide.shape[0], None, False, dtype, dtype, module.fuse_wgrad_accumulation)
-        return F.Linear.apply(x, wide, bias, *(None,) * 8, _main_grad(module, weight), config)
-    wq, wq_scale_inv, ready = module.weight_codes(str(index), weight, fp8, is_first_microbatch)
-    if slots is None:
-        s = (None,) * 6
+        return F.apply(F.Linear, x, wide, bias, *(None,) * 10, _main_grad(module, weight), config)
+    wq, wqt, wq_scale_inv, ready = module.weight_codes(str(index), weight, fp8, is_first_microbatch)
+    if forward is None:
+        s = (None,) * 7
     else:
-        scales, amaxes = module.forward_slots(slots)
-        g_scales, g_amaxes = module.backward_slots(slots)
-        b = index // 2
-        s = (scales[index], amaxes[index], scales[index + 1], amaxes[index + 1], g_scales[b], g_amaxes[b])
+        scales, amaxes = forward
+        s = (scales[index], amaxes[index], scales[index + 1], amaxes[index + 1], *gradients[index // 2])
     config = F.LinearConfig(weight.shape[0], fp8, ready, dtype, weight.dtype, module.fuse_wgrad_accumulation)
-    return F.Linear.apply(x, weight, bias, *s, wq, wq_scale_inv, _main_grad(module, weight), config)
+    return F.apply(F.Linear, x, weight, bias, *s, wq, wqt, wq_scale_inv, _main_grad(module, weight), config)
 
 
 def _main_grad(module: Any, weight: Tensor) -> Optional[Tensor]:

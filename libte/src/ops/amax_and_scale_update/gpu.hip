@@ -19,26 +19,71 @@ struct Batch {
   Entry entries[kBatch];
 };
 
+__device__ __forceinline__ float larger(float a, float b) { return b > a || b != b ? b : a; }  // a NaN stays
+
+// A column for one thread: histories of more columns than threads.
+__device__ void update_column(const Entry &t, int64_t j, float largest, bool most_recent) {
+  const int64_t k = t.k;
+  const float last = t.amax && t.amax[j] != 0.f ? t.amax[j] : t.history[j];
+  if (last == 0.f) {  // not used in this step
+    for (int i = 0; i < t.len; i++) t.new_history[i * k + j] = t.history[i * k + j];
+    t.new_scale[j] = t.scale[j];
+    return;
+  }
+  float top = last;
+  for (int i = 0; i + 1 < t.len; i++) {
+    const float h = t.history[(i + 1) * k + j];
+    top = larger(top, h);
+    t.new_history[i * k + j] = h;
+  }
+  t.new_history[(t.len - 1) * k + j] = last;
+  t.new_history[j] = 0.f;
+  t.new_scale[j] = scaling::delayed(most_recent ? last : top, largest, t.scale[j]);
+}
+
 __global__ void __launch_bounds__(kThreads) update_kernel(Batch batch, float largest, bool most_recent) {
   const Entry &t = batch.entries[blockIdx.x];
-  const int64_t k = t.k;
-  for (int64_t j = threadIdx.x; j < k; j += kThreads) {  // a column is one thread's, so old and new may be one memory
-    const float last = t.amax && t.amax[j] != 0.f ? t.amax[j] : t.history[j];
-    if (last == 0.f) {  // not used in this step
-      for (int i = 0; i < t.len; i++) t.new_history[i * k + j] = t.history[i * k + j];
-      t.new_scale[j] = t.scale[j];
-      continue;
-    }
-    float top = last;
-    for (int i = 0; i + 1 < t.len; i++) {
-      const float h = t.history[(i + 1) * k + j];
-      if (h > top || h != h) top = h;
-      t.new_history[i * k + j] = h;
-    }
-    t.new_history[(t.len - 1) * k + j] = last;
-    t.new_history[j] = 0.f;
-    t.new_scale[j] = scaling::delayed(most_recent ? last : top, largest, t.scale[j]);
+  const int k = t.k;
+  if (k == 0) return;
+  if (k * 2 > kThreads) {
+    for (int64_t j = threadIdx.x; j < k; j += kThreads) update_column(t, j, largest, most_recent);
+    return;
   }
+  // As many threads a column as there are; a stretch of the history is read by all before any of it is written, so old and new may be one memory.
+  __shared__ float maxima[kThreads];
+  const int across = kThreads / k, j = (int)threadIdx.x % k, down = (int)threadIdx.x / k;
+  const bool works = down < across;
+  const float last = works ? (t.amax && t.amax[j] != 0.f ? t.amax[j] : t.history[j]) : 0.f;
+  const int shift = last != 0.f;  // 0: not used in this step
+  float top = last;
+  __syncthreads();
+  constexpr int kEach = 8;
+  for (int from = 0; from < t.len; from += across * kEach) {
+    float h[kEach];
+#pragma unroll
+    for (int n = 0; n < kEach; n++) {
+      const int i = from + n * across + down;
+      if (works && i + shift < t.len) h[n] = t.history[(int64_t)(i + shift) * k + j];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int n = 0; n < kEach; n++) {
+      const int i = from + n * across + down;
+      if (!works || i + shift >= t.len) continue;
+      top = larger(top, h[n]);
+      t.new_history[(int64_t)i * k + j] = shift && i == 0 ? 0.f : h[n];
+    }
+  }
+  maxima[threadIdx.x] = top;
+  __syncthreads();
+  if (!works || down != 0) return;
+  if (!shift) {
+    t.new_scale[j] = t.scale[j];
+    return;
+  }
+  for (int d = 1; d < across; d++) top = larger(top, maxima[d * k + j]);
+  t.new_history[(int64_t)(t.len - 1) * k + j] = t.len > 1 ? last : 0.f;
+  t.new_scale[j] = scaling::delayed(most_recent ? last : top, largest, t.scale[j]);
 }
 
 const char *refuse(const nvte_exec *, const void *p) {

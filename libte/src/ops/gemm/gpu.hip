@@ -270,7 +270,7 @@ template <class F> nvte_status with_call(const nvte_exec &e, const nvte_gemm_arg
   g.gelu = a.flags & NVTE_GEMM_GELU;
   g.dgelu = a.flags & NVTE_GEMM_DGELU;
   auto *floats = static_cast<float *>(memory);
-  nvte_status status = gpu::prepare(e, *a.d, floats, &g.q);
+  nvte_status status = gpu::prepare(e, *a.d, (int)space.blocks, floats, &g.q);
   if (status != NVTE_OK) return status;
   float *part = floats + space.amax;
   if (given(a.dbias) && !g.dgelu && (status = sum_operand(e, g.a, g.scale_a, part, a.dbias->data)) != NVTE_OK) return status;

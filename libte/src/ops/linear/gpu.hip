@@ -7,7 +7,7 @@
 namespace te {
 namespace {
 
-linear::Back back() { return {gpu::host().call_op, gpu::host().workspace}; }
+linear::Back back() { return {gpu::host().call_op, gpu::host().workspace, true}; }
 
 template <class Args, void (*Body)(linear::Steps &, const Args &)> nvte_status run(const nvte_exec *e, const void *p) {
   return linear::run_steps<Args, Body>(back(), e, p);

@@ -28,7 +28,7 @@ nvte_status validate_backward(const nvte_exec *, const void *p) {
 }
 
 
-const linear::Back back = {call_op, nullptr};
+const linear::Back back = {call_op, nullptr, false};
 
 template <class Args, void (*Body)(linear::Steps &, const Args &)> nvte_status run(const nvte_exec *exec, const void *p) {
   return linear::run_steps<Args, Body>(back, exec, p);

@@ -39,9 +39,16 @@ __device__ __forceinline__ void transpose8x8(const uint2 (&in)[8], uint2 (&out)[
   }
 }
 
-// Full: the tile lies inside and everything is aligned for wide accesses. part: [row tiles, columns] partial column sums, or absent.
+// Where column sums go: part [row tiles, columns] to be added up by another launch, or, where one row of tiles is all, out.
+struct Sums {
+  float *part;
+  char *out;
+  DType dtype;
+};
+
+// Full: the tile lies inside and everything is aligned for wide accesses.
 template <class T, class Q, bool Full> __device__ __forceinline__ float tile(
-    const T *__restrict__ x, const Rows &rows, Q *__restrict__ y, Q *__restrict__ yt, int64_t m, int64_t k, float scale, float *__restrict__ part,
+    const T *__restrict__ x, const Rows &rows, Q *__restrict__ y, Q *__restrict__ yt, int64_t m, int64_t k, float scale, const Sums &to,
     int64_t row0, int64_t col0, unsigned char *shared) {
   const int cg = (int)threadIdx.x % 16, rg = (int)threadIdx.x / 16;
   const int64_t r0 = row0 + rg * kSub, c0 = col0 + cg * kSub;
@@ -58,6 +65,7 @@ template <class T, class Q, bool Full> __device__ __forceinline__ float tile(
   }
   float amax = 0.f;
   float sums[8] = {};
+  const bool adds = to.part || to.out;
   uint2 codes[8];
 #pragma unroll
   for (int r = 0; r < 8; r++) {
@@ -65,7 +73,7 @@ template <class T, class Q, bool Full> __device__ __forceinline__ float tile(
 #pragma unroll
     for (int c = 0; c < 8; c++) {
       amax = fmaxf(amax, fabsf(v[r][c]));
-      if (part) sums[c] += v[r][c];
+      if (adds) sums[c] += v[r][c];
       s[c] = v[r][c] * scale;
     }
     codes[r] = encode8<Q>(s);
@@ -101,7 +109,7 @@ template <class T, class Q, bool Full> __device__ __forceinline__ float tile(
       }
     }
   }
-  if (part) {  // the 16 threads above one another, in order
+  if (adds) {  // the 16 threads above one another, in order
     float *s = reinterpret_cast<float *>(shared);
     __syncthreads();
 #pragma unroll
@@ -111,7 +119,11 @@ template <class T, class Q, bool Full> __device__ __forceinline__ float tile(
       float total = 0.f;
 #pragma unroll
       for (int r = 0; r < 16; r++) total += s[r * kTile + threadIdx.x];
-      part[row0 / kTile * k + col0 + threadIdx.x] = total;
+      const int64_t column = col0 + threadIdx.x;
+      if (to.part) to.part[row0 / kTile * k + column] = total;
+      else if (to.dtype == DType::f32) reinterpret_cast<float *>(to.out)[column] = total;
+      else if (to.dtype == DType::bf16) reinterpret_cast<bf16 *>(to.out)[column] = from_f32<bf16>(total);
+      else reinterpret_cast<f16 *>(to.out)[column] = from_f32<f16>(total);
     }
   }
   return amax;
@@ -119,14 +131,14 @@ template <class T, class Q, bool Full> __device__ __forceinline__ float tile(
 
 template <class T, class Q> __global__ void __launch_bounds__(kThreads, sizeof(T) == 2 ? 3 : 1) quantize_kernel(
     const T *__restrict__ x, Rows rows, Q *__restrict__ y, Q *__restrict__ yt, int64_t m, int64_t k, bool wide, Quantised q,
-    float *__restrict__ part, const float *__restrict__ noop) {
+    Sums to, const float *__restrict__ noop) {
   __shared__ __align__(16) unsigned char shared[kTile * kTile];
   if (noop && *noop == 1.f) return;
   const float scale = gpu::scale_of(q);
   const int64_t row0 = (int64_t)blockIdx.y * kTile, col0 = (int64_t)blockIdx.x * kTile;
   float amax;
-  if (wide && row0 + kTile <= m && col0 + kTile <= k) amax = tile<T, Q, true>(x, rows, y, yt, m, k, scale, part, row0, col0, shared);
-  else amax = tile<T, Q, false>(x, rows, y, yt, m, k, scale, part, row0, col0, shared);
+  if (wide && row0 + kTile <= m && col0 + kTile <= k) amax = tile<T, Q, true>(x, rows, y, yt, m, k, scale, to, row0, col0, shared);
+  else amax = tile<T, Q, false>(x, rows, y, yt, m, k, scale, to, row0, col0, shared);
   gpu::finish<kThreads>(q, amax, (int)(blockIdx.y * gridDim.x + blockIdx.x), 0);
 }
 
@@ -141,6 +153,16 @@ template <class T, class Q> __global__ void __launch_bounds__(kThreads) cast_ker
     amax = fmaxf(amax, fabsf(to_f32(v)));
   }
   gpu::finish<kThreads>(q, amax, (int)blockIdx.x, 0);
+}
+
+// Column sums of row tiles, for casts.
+template <class T> __global__ void __launch_bounds__(kThreads) tile_sums(const T *__restrict__ x, Rows rows, int64_t m, int64_t k, float *__restrict__ part,
+                                                                         const float *__restrict__ noop) {
+  const int64_t j = (int64_t)blockIdx.x * kThreads + threadIdx.x, first = (int64_t)blockIdx.y * kTile;
+  if (j >= k || (noop && *noop == 1.f)) return;
+  float sum = 0.f;
+  for (int64_t i = first; i < first + kTile && i < m; i++) sum += to_f32(x[rows(i) + j]);
+  part[blockIdx.y * k + j] = sum;
 }
 
 struct Shape {
@@ -171,13 +193,17 @@ nvte_status run(const nvte_exec *e, const void *p) {
     const Shape s(a);
     const float *noop = a.noop ? address_as<const float>(a.noop->data) : nullptr;
     auto *space = static_cast<float *>(e->workspace);
-    float *part = a.dbias ? space + (s.blocks > 4096 ? s.blocks : 4096) : nullptr;
-    Quantised q;
-    nvte_status status = gpu::prepare(*e, *a.y, space, &q, a.noop);
-    if (status != NVTE_OK) return status;
     const DType in = dtype_of(a.x->data.dtype), out = dtype_of(present(a.y->data) ? a.y->data.dtype : a.y->columnwise.dtype);
+    // an empty x still sets scale_inv, amax and dbias: one block that finds nothing inside
+    const int64_t need = is_fp8(out) ? s.blocks : gpu::ceil_div(s.m * s.k, kThreads);
+    const int blocks = (int)(need < 1 ? 1 : is_fp8(out) || need < 4096 ? need : 4096);
+    const bool direct = a.dbias && is_fp8(out) && s.tiles_m == 1 && s.blocks;
+    float *part = a.dbias && !direct ? space + (s.blocks > 4096 ? s.blocks : 4096) : nullptr;
+    const Sums to = {s.blocks ? part : nullptr, direct ? address_as<char>(a.dbias->data) : nullptr, a.dbias ? dtype_of(a.dbias->data.dtype) : DType::f32};
+    Quantised q;
+    nvte_status status = gpu::prepare(*e, *a.y, blocks, space, &q, a.noop);
+    if (status != NVTE_OK) return status;
     const Rows lines = rows_of(a.x->data);
-    int blocks = 1;
     gpu::visit_float(in, [&](auto t) {
       using T = decltype(t);
       const T *x = address_as<const T>(a.x->data);
@@ -187,22 +213,19 @@ nvte_status run(const nvte_exec *e, const void *p) {
           Q *y = present(a.y->data) ? address_as<Q>(a.y->data) : nullptr, *yt = present(a.y->columnwise) ? address_as<Q>(a.y->columnwise) : nullptr;
           const bool wide = gpu::aligned(x, 16) && lines.n == 0 && lines.stride % (16 / (int64_t)sizeof(T)) == 0 && (!y || (gpu::aligned(y, 8) && s.k % 8 == 0)) &&
                             (!yt || (gpu::aligned(yt, 16) && s.m % 16 == 0));
-          blocks = s.blocks > 0 ? s.blocks : 1;
-          // an empty x still sets scale_inv, amax and dbias: one block that finds nothing inside
           const dim3 grid((unsigned)(s.tiles_k > 0 ? s.tiles_k : 1), (unsigned)(s.tiles_m > 0 ? s.tiles_m : 1));
-          quantize_kernel<T, Q><<<grid, kThreads, 0, gpu::stream_of(*e)>>>(x, lines, y, yt, s.m, s.k, wide, q, s.blocks ? part : nullptr, noop);
+          quantize_kernel<T, Q><<<grid, kThreads, 0, gpu::stream_of(*e)>>>(x, lines, y, yt, s.m, s.k, wide, q, to, noop);
         });
       } else {
         gpu::visit_float(out, [&](auto c) {
           using Q = decltype(c);
-          const int64_t need = gpu::ceil_div(s.m * s.k, kThreads);
-          blocks = (int)(need < 1 ? 1 : need < 4096 ? need : 4096);
           cast_kernel<T, Q><<<blocks, kThreads, 0, gpu::stream_of(*e)>>>(x, lines, address_as<Q>(a.y->data), s.m, s.k > 0 ? s.k : 1, q, noop);
         });
+        if (part && s.blocks) tile_sums<T><<<dim3((unsigned)gpu::ceil_div(s.k, kThreads), (unsigned)s.tiles_m), kThreads, 0, gpu::stream_of(*e)>>>(x, lines, s.m, s.k, part, noop);
       }
     });
     if ((status = gpu::launched("quantize")) != NVTE_OK) return status;
-    if ((status = gpu::finish_amax(*e, *a.y, q, blocks, noop)) != NVTE_OK || !a.dbias) return status;
+    if ((status = gpu::finish_amax(*e, *a.y, q, blocks, noop)) != NVTE_OK || !part) return status;
     return gpu::sum_columns(*e, part, s.tiles_m, s.k, a.dbias->data, noop);
   });
 }
