@@ -248,12 +248,12 @@ class Norm(torch.autograd.Function):
 
 @named("_LayerNormLinear")
 class NormLinear(torch.autograd.Function):
-    """linear(norm(x)); the normalised rows go straight to codes. Returns (y, norm(x) or an empty tensor)."""
+    """linear(norm(x)); the normalised rows go straight to codes. Returns (y, norm(x) where it is wanted)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, gamma: Optional[Tensor], beta: Optional[Tensor], weight: Tensor, bias: Optional[Tensor], x_scale: Any,
                 x_amax: Any, w_scale: Any, w_amax: Any, g_scale: Any, g_amax: Any, g_inverse: Any, wq: Any, wqt: Any, wq_scale_inv: Any, main_grad: Any,
-                config: LinearConfig) -> tuple[Tensor, Tensor]:
+                config: LinearConfig) -> tuple[Tensor, Optional[Tensor]]:
         x = packed(x)
         y, normed, mu, rstd, xq, xq_scale_inv = norm_linear_forward(
             x, gamma, beta, weight, bias, x_scale, x_amax, w_scale, w_amax, wq, wqt, wq_scale_inv, config
@@ -264,10 +264,10 @@ class NormLinear(torch.autograd.Function):
             ctx.save_for_backward(x, gamma, mu, rstd, xq, xq_scale_inv, wq if wqt is None else wqt, wq_scale_inv, g_scale, g_amax, g_inverse, main_grad)
         ctx.config = config
         ctx.w_turned = wqt is not None
-        return y, (normed if config.return_norm else y.new_empty(0))  # type: ignore[return-value]
+        return y, normed if config.return_norm else None
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor, dnorm_extra: Tensor) -> Any:
+    def backward(ctx: Any, dy: Tensor, dnorm_extra: Optional[Tensor]) -> Any:
         once("LayerNormLinear")
         x, gamma, mu, rstd, xs, x_scale_inv, w, w_scale_inv, g_scale, g_amax, g_inverse, main_grad = ctx.saved_tensors
         config: LinearConfig = ctx.config
@@ -398,7 +398,7 @@ class MlpConfig(NamedTuple):
 @named("_LayerNormMLP")
 class NormMlp(torch.autograd.Function):
     """fc2(act(fc1(norm(x)))). In FP8 with delayed scaling the activation writes codes, and its backward writes the codes of fc1's
-    gradient, so neither is stored wide. Returns (y, norm(x) or an empty tensor).
+    gradient, so neither is stored wide. Returns (y, norm(x) where it is wanted).
 
     state: scales and amaxes in the order x, w1, h, w2 (forward) and g1, g2 (backward, with memory for scale_inv)."""
 
@@ -407,7 +407,7 @@ class NormMlp(torch.autograd.Function):
                 x_scale: Any, x_amax: Any, w1_scale: Any, w1_amax: Any, h_scale: Any, h_amax: Any, w2_scale: Any, w2_amax: Any,
                 g1_scale: Any, g1_amax: Any, g1_inverse: Any, g2_scale: Any, g2_amax: Any, g2_inverse: Any,
                 w1q: Any, w1qt: Any, w1q_scale_inv: Any, w2q: Any, w2qt: Any, w2q_scale_inv: Any, main_grad1: Any, main_grad2: Any,
-                config: MlpConfig) -> tuple[Tensor, Tensor]:
+                config: MlpConfig) -> tuple[Tensor, Optional[Tensor]]:
         x = packed(x)
         c1, c2 = config.fc1, config.fc2
         fp8 = c1.fp8
@@ -435,10 +435,10 @@ class NormMlp(torch.autograd.Function):
         ctx.save_for_backward(x, gamma, mu, rstd, h, *saved, g1_scale, g1_amax, g1_inverse, g2_scale, g2_amax, g2_inverse, main_grad1, main_grad2)
         ctx.config = config
         ctx.turned = w1qt is not None, w2qt is not None
-        return y, (normed if c1.return_norm else y.new_empty(0))  # type: ignore[return-value]
+        return y, normed if c1.return_norm else None
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor, dnorm_extra: Tensor) -> Any:
+    def backward(ctx: Any, dy: Tensor, dnorm_extra: Optional[Tensor]) -> Any:
         once("LayerNormMLP")
         (x, gamma, mu, rstd, h, xs, xs_inv, w1, w1_inv, a, a_inv, w2, w2_inv, g1_scale, g1_amax, g1_inverse, g2_scale, g2_amax, g2_inverse,
          mg1, mg2) = ctx.saved_tensors
