@@ -58,6 +58,11 @@ def once(name: str) -> None:
         raise RuntimeError(f"{name}: backward is once differentiable (create_graph=True is not supported)")
 
 
+def _unwanted(y: Tensor) -> Optional[Tensor]:
+    """In the place of an output: Dynamo takes no None."""
+    return y.new_empty(0) if torch.compiler.is_compiling() else None
+
+
 def packed(t: Tensor) -> Tensor:
     return t if t.is_contiguous() else t.contiguous()
 
@@ -264,7 +269,7 @@ class NormLinear(torch.autograd.Function):
             ctx.save_for_backward(x, gamma, mu, rstd, xq, xq_scale_inv, wq if wqt is None else wqt, wq_scale_inv, g_scale, g_amax, g_inverse, main_grad)
         ctx.config = config
         ctx.w_turned = wqt is not None
-        return y, normed if config.return_norm else None
+        return y, normed if config.return_norm else _unwanted(y)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor, dnorm_extra: Optional[Tensor]) -> Any:
@@ -435,7 +440,7 @@ class NormMlp(torch.autograd.Function):
         ctx.save_for_backward(x, gamma, mu, rstd, h, *saved, g1_scale, g1_amax, g1_inverse, g2_scale, g2_amax, g2_inverse, main_grad1, main_grad2)
         ctx.config = config
         ctx.turned = w1qt is not None, w2qt is not None
-        return y, normed if c1.return_norm else None
+        return y, normed if c1.return_norm else _unwanted(y)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor, dnorm_extra: Optional[Tensor]) -> Any:
