@@ -79,6 +79,14 @@ def step(m: torch.nn.Module, x: torch.Tensor, recipe: te.Recipe) -> torch.Tensor
     return y
 
 
+def test_scales_that_products_read_lie_at_multiples_of_16_bytes() -> None:
+    m = te.LayerNormMLP(32, 64)
+    with te.autocast(recipe=te.DelayedScaling(**DELAYED)):
+        m(torch.randn(4, 32))
+    inverses = [inverse.data_ptr() for _, _, inverse in m.fp8_state.slots[1].views]
+    assert len(inverses) == 2 and not any(p % 16 for p in inverses)
+
+
 def forward_slots(m: torch.nn.Module):  # type: ignore[no-untyped-def]
     return m.fp8_state.slots[0]
 

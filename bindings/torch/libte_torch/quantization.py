@@ -224,8 +224,8 @@ class Slots:
         # views made once: slicing costs as much as a kernel call
         self.scales = [scale[i : i + 1] for i in range(self.k)]
         self.amaxes = [history[0, i : i + 1] for i in range(self.k)]
-        inverses = torch.empty_like(scale)
-        self.views = [(s, a, inverses[i : i + 1]) for i, (s, a) in enumerate(zip(self.scales, self.amaxes))]
+        inverses = scale.new_empty(4 * self.k)  # cuBLASLt reads scales at multiples of 16 bytes only
+        self.views = [(s, a, inverses[4 * i : 4 * i + 1]) for i, (s, a) in enumerate(zip(self.scales, self.amaxes))]
 
     def resize(self, length: int) -> None:
         """Keeps the current amax and the newest entries."""
