@@ -7,6 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 from flax import linen as nn
+from flax import serialization
 from jax import Array
 
 from . import _modules as shared
@@ -14,6 +15,11 @@ from . import functional as F
 from ._modules import COLLECTION, NAMES
 
 __all__ = list(NAMES)
+
+# flax's msgpack keeps the numbers of a state; what recipe they are of is in the target that they are read into.
+serialization.register_serialization_state(
+    F.Fp8Meta, lambda m: {n: serialization.to_state_dict(getattr(m, n)) for n in m.FIELDS},
+    lambda m, d: F.Fp8Meta(*(serialization.from_state_dict(getattr(m, n), d[n], n) for n in m.FIELDS), m.fp8))
 
 
 class _Linen(nn.Module):
@@ -27,6 +33,9 @@ class _Linen(nn.Module):
         return globals()[kind](**fields, name=name)
 
     def _meta(self, fp8: F.Fp8) -> F.Fp8Meta:
+        if not (self.has_variable(COLLECTION, "kernel_meta") or self.is_mutable_collection(COLLECTION)):
+            raise ValueError(f"delayed scaling keeps state in {COLLECTION!r}: init {self.name or type(self).__name__} inside te.autocast and give "
+                             f"apply that collection too")
         return self.variable(COLLECTION, "kernel_meta", F.Fp8Meta.new, fp8).value
 
     def _key(self) -> Array:

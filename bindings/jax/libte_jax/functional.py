@@ -201,37 +201,96 @@ class Fp8(NamedTuple):
         raise NotImplementedError(f"libte_jax has DelayedScaling and Float8CurrentScaling, got {r!r}")
 
 
-@jax.tree_util.register_pytree_node_class
+@jax.tree_util.register_pytree_with_keys_class
 class Fp8Meta:
-    """Delayed scaling of one linear: scale f32 [3] and amax_history f32 [len, 3] of input, weight and output gradient. Its gradient is its
-    next value: the same scales, with the amaxes just seen in row 0 of the history (`update_fp8_metas` rolls it)."""
+    """Delayed scaling of one linear: scale f32 [3] and amax_history f32 [len, 3] of input, weight and output gradient, and uses, f32 [] = 1.
+    Its gradient is its next value: the same scales, with the amaxes just seen in row 0 of the history (`update_fp8_metas` rolls it).
 
-    def __init__(self, scale: Array, amax_history: Array, fp8: Fp8) -> None:
-        self.scale, self.amax_history, self.fp8 = scale, amax_history, fp8
+    JAX adds the gradients of one state that is used several times (a layer called twice, the body of a scan); `uses` then counts them, and
+    row 0 is the sum of their amaxes, no less than the largest. vmap takes the largest itself."""
+
+    FIELDS = ("scale", "amax_history", "uses")
+
+    def __init__(self, scale: Array, amax_history: Array, uses: Array, fp8: Fp8) -> None:
+        self.scale, self.amax_history, self.uses, self.fp8 = scale, amax_history, uses, fp8
+
+    def __repr__(self) -> str:
+        return f"Fp8Meta({', '.join(f'{n}={getattr(self, n)!r}' for n in (*self.FIELDS, 'fp8'))})"
 
     @classmethod
     def new(cls, fp8: Fp8) -> Fp8Meta:
-        return cls(jnp.ones(3), jnp.zeros((fp8.history, 3)), fp8)
+        return cls(jnp.ones(3, jnp.float32), jnp.zeros((fp8.history, 3), jnp.float32), jnp.ones((), jnp.float32), fp8)
+
+    def tree_flatten_with_keys(self) -> Any:
+        return tuple((jax.tree_util.GetAttrKey(n), getattr(self, n)) for n in self.FIELDS), self.fp8
 
     def tree_flatten(self) -> Any:
-        return (self.scale, self.amax_history), self.fp8
+        return tuple(getattr(self, n) for n in self.FIELDS), self.fp8
 
     @classmethod
     def tree_unflatten(cls, fp8: Fp8, leaves: Any) -> Fp8Meta:
         return cls(*leaves, fp8)
 
     def rolled(self) -> Fp8Meta:
+        """The next value from a gradient; of states stacked by scan or vmap, of each."""
+        if self.uses.ndim:
+            return jax.vmap(Fp8Meta.rolled)(self)
+        # What was added up is taken apart again; amaxes stay added, where shards shared one (uses < 1: some are not in) they are made whole.
+        seen = self.amax_history / jnp.where(self.uses > 0, self.uses, 1)
+        seen = seen.at[0].set(self.amax_history[0] / jnp.where(self.uses > 0, jnp.minimum(self.uses, 1), 1))
+        scale = jnp.where(self.uses > 0, self.scale / self.uses, 1)  # nothing used it: its gradient is zeros
         halves = []
         for columns, dtype in ((slice(0, 2), self.fp8.forward), (slice(2, 3), self.fp8.backward)):
             halves.append(ops.amax_and_scale_update(
-                self.amax_history[:, columns], self.scale[columns], dtype=dtype, margin=self.fp8.margin,  # type: ignore[attr-defined]
+                seen[:, columns], scale[columns], dtype=dtype, margin=self.fp8.margin,  # type: ignore[attr-defined]
                 algorithm=self.fp8.algorithm, new_history=True, new_scale=True))
-        return Fp8Meta(jnp.concatenate([h.new_scale for h in halves]), jnp.concatenate([h.new_history for h in halves], 1), self.fp8)
+        return Fp8Meta(jnp.concatenate([h.new_scale for h in halves]), jnp.concatenate([h.new_history for h in halves], 1),
+                       jnp.ones_like(self.uses), self.fp8)
 
 
-def update_fp8_metas(tree: Any) -> Any:
-    """The variables for the next step, from their gradients: every Fp8Meta in the tree is rolled, the rest is returned as it is."""
-    return jax.tree.map(lambda m: m.rolled() if isinstance(m, Fp8Meta) else m, tree, is_leaf=lambda m: isinstance(m, Fp8Meta))
+def _is_meta(x: Any) -> bool:
+    return isinstance(x, Fp8Meta)
+
+
+def update_fp8_metas(tree: Any, state: Any = None) -> Any:
+    """The variables for the next step, from their gradients: every Fp8Meta in the tree is rolled, the rest is returned as it is. The gradient
+    of a linear that the loss did not use (a branch not taken, stop_gradient) is zeros: its state starts anew, or, with `state`, this step's
+    variables, stays as it was."""
+    def update(gradient: Any, old: Any = None) -> Any:
+        if not _is_meta(gradient):
+            return gradient
+        new = gradient.rolled()
+        if old is None:
+            return new
+        used = gradient.uses > 0
+        return jax.tree.map(lambda n, o: jnp.where(used.reshape(used.shape + (1,) * (n.ndim - used.ndim)), n, o), new, old)
+
+    return jax.tree.map(update, tree, *(() if state is None else (state,)), is_leaf=_is_meta)
+
+
+def _checked(meta: Fp8Meta, fp8: Fp8) -> Fp8Meta:
+    if not _is_meta(meta):
+        raise TypeError(f"linear: meta must be an Fp8Meta, got {type(meta).__name__}")
+    if meta.fp8 != fp8:
+        made, now = (", ".join(f"{n}={getattr(f, n)!r}" for n in Fp8._fields if getattr(meta.fp8, n) != getattr(fp8, n)) for f in (meta.fp8, fp8))
+        raise ValueError(f"linear: meta must be of the recipe: it was made for one with {made}, this one has {now}")
+    for n, shape in zip(Fp8Meta.FIELDS, ((3,), (fp8.history, 3), ())):
+        leaf = getattr(meta, n)
+        if jnp.shape(leaf) != shape or jnp.result_type(leaf) != jnp.float32:
+            raise ValueError(f"linear: meta.{n} must be f32 {list(shape)}, got {jnp.result_type(leaf)} {list(jnp.shape(leaf))}")
+    return meta
+
+
+@jax.custom_batching.custom_vmap
+def _of_batch(amax: Array, history: Array) -> Array:
+    """amax; the largest of all entries of a vmap whose entries share one history. Its result is then not batched, so nothing is added up."""
+    return amax
+
+
+@_of_batch.def_vmap
+def _largest(size: int, batched: list[bool], amax: Array, history: Array) -> Any:
+    shared = batched[0] and not batched[1]
+    return _of_batch(jnp.max(amax, 0) if shared else amax, history), batched[0] and batched[1]
 
 
 def _codes(q: ops.Quantized) -> ops.Quantized:
@@ -269,8 +328,11 @@ def _fp8_pull(fp8: Fp8, residuals: Any, dy: Array) -> Any:
                               dbias=None if bias is None else bias.dtype, flags=fp8.backward_flags, view=_view(weight))
     new = None
     if meta is not None:
-        seen = ops.greatest(jnp.concatenate([*amaxes, out.dy_quantized.amax]), meta.amax_history)
-        new = Fp8Meta(meta.scale, meta.amax_history.at[0].set(seen), fp8)
+        seen = jnp.concatenate([*amaxes, out.dy_quantized.amax])
+        if not ops.in_old_shard_map():  # which has no rule for custom_vmap
+            seen = _of_batch(seen, meta.amax_history)
+        seen, share = ops.greatest(seen, meta.amax_history)
+        new = Fp8Meta(meta.scale * share, meta.amax_history.at[0].set(seen) * share, meta.uses * share, fp8)
     return ops.like(out.dx, x), ops.like(out.dweight, weight), None if bias is None else ops.like(out.dbias, bias), new
 
 
@@ -283,11 +345,11 @@ def linear(x: Array, weight: Array, bias: Optional[Array] = None, fp8: Optional[
     if weight.ndim == 3 and weight.shape[0] != 2:
         raise ValueError(f"linear: weight must be [N, K] or [2, N, K], got {list(weight.shape)}")
     if fp8 is None:
+        if meta is not None:
+            raise ValueError("linear: meta must be given for delayed scaling, and only then; fp8 is None")
         y = {"y": ops.dtype_name(jnp.asarray(x).dtype)}  # the schema's first choice is f32, whatever x is
         return _apply("linear_forward", {"x": x, "weight": weight, "bias": bias}, y, _view(weight))["y"]
     config = Fp8.of(fp8)
     if config.current != (meta is None):
         raise ValueError("linear: meta must be given for delayed scaling, and only then")
-    if meta is not None and ops.in_old_shard_map():
-        raise NotImplementedError(f"libte_jax: delayed scaling inside shard_map needs a jax that tracks varying axes (0.7), this is {jax.__version__}")
-    return _fp8_linear(config if meta is None else meta.fp8, x, weight, bias, meta)
+    return _fp8_linear(config, x, weight, bias, None if meta is None else _checked(meta, config))

@@ -159,15 +159,27 @@ def like(gradient: Array, primal: Array) -> Array:
     return jax.lax.psum(gradient, extra) if extra else gradient
 
 
-def greatest(amax: Array, primal: Array) -> Array:
-    """The same for amaxes: the largest of all shards."""
-    extra = tuple(sorted(_varying(amax) - _varying(primal)))
-    return jax.lax.pmax(amax, extra) if extra else amax
+def greatest(amax: Array, primal: Array) -> tuple[Array, float]:
+    """The same for amaxes: the largest of all shards; and which part of a sum over shards one of them is, where shard_map adds untold."""
+    untold = _untold_axes()
+    extra = untold or tuple(sorted(_varying(amax) - _varying(primal)))
+    return jax.lax.pmax(amax, extra) if extra else amax, 1 / jax.lax.psum(1, untold) if untold else 1
 
 
 def in_old_shard_map() -> bool:
     """Inside shard_map of a jax whose types do not say over which axes values vary."""
     return not hasattr(jax, "shard_map") and bool(jax.core.nonempty_axis_env_DO_NOT_USE())
+
+
+def _untold_axes() -> tuple[str, ...]:
+    """The axes of a shard_map that does not say what varies over them (check_vma=False, an older jax), so which gradients it adds up."""
+    if in_old_shard_map():
+        return tuple(jax.core.unsafe_get_axis_names_DO_NOT_USE())
+    if not hasattr(jax, "shard_map"):
+        return ()
+    mesh = jax.sharding.get_abstract_mesh()
+    manual = tuple(n for n, t in zip(mesh.axis_names, mesh.axis_types) if t == jax.sharding.AxisType.Manual)
+    return () if not manual or _varying(jax.lax.axis_index(manual[0])) else manual
 
 
 def _device(arrays: Iterable[Any] = ()) -> int:
