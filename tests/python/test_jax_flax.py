@@ -109,6 +109,31 @@ def test_autocast_is_a_stack() -> None:
     assert current_recipe() is None
 
 
+def test_a_jitted_function_follows_autocast(rng: np.random.Generator) -> None:
+    if not hasattr(jax, "make_user_context"):
+        pytest.skip("this jax caches traces whatever the recipe is")
+    layer = tf.DenseGeneral(8)
+    x = rng.standard_normal((4, 16), dtype=np.float32)
+    v = layer.init(jax.random.key(0), x)
+    run = jax.jit(layer.apply)
+    wide = run(v, x)
+    for r in (RECIPES[1], recipe.Float8CurrentScaling(use_power_2_scales=True)):
+        with te.autocast(recipe=r):
+            y = run(v, x)
+            assert np.array_equal(y, layer.apply(v, x)) and not np.array_equal(y, wide)
+            with te.autocast(enabled=False):
+                assert np.array_equal(run(v, x), wide)
+    assert np.array_equal(run(v, x), wide)
+    assert run._cache_size() == 3  # and none is traced twice
+
+
+def test_a_recipe_in_the_place_of_enabled_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"autocast: enabled must be True or False, got DelayedScaling\(.*; the recipe is a keyword"), te.autocast(RECIPES[0]):
+        pass
+    with pytest.raises(NotImplementedError, match="fp8_autocast takes enabled and fp8_recipe, not mesh_resource"), te.fp8_autocast(mesh_resource=1):
+        pass
+
+
 def test_dropout_follows_its_key(rng: np.random.Generator) -> None:
     layer = tf.TransformerLayer(16, 32, 2, layernorm_type="rmsnorm", enable_rotary_pos_emb=True, num_gqa_groups=1)
     x = rng.standard_normal((2, 8, 16), dtype=np.float32)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Optional
 
+import jax
+import numpy as np
 from libte.recipe import DelayedScaling, Recipe
 
 from .functional import Fp8
@@ -18,6 +20,8 @@ class _Stack(threading.local):
 
 
 _stack = _Stack()
+# Makes the recipe part of jit's cache key. Without it (an older jax) a function that was traced outside of autocast stays so inside.
+_traced_under = jax.make_user_context(default_value=None) if hasattr(jax, "make_user_context") else lambda recipe: nullcontext()
 
 
 def current_recipe() -> Optional[Recipe]:
@@ -27,13 +31,17 @@ def current_recipe() -> Optional[Recipe]:
 
 @contextmanager
 def autocast(enabled: bool = True, recipe: Optional[Recipe] = None) -> Iterator[None]:
-    """Modules called inside run their GEMMs by `recipe` (default: delayed scaling)."""
+    """Modules called inside run their GEMMs by `recipe` (default: delayed scaling). It counts where a function is traced; where jax has
+    make_user_context, one that was jitted elsewhere is traced again."""
+    if not isinstance(enabled, (bool, np.bool_)):
+        raise TypeError(f"autocast: enabled must be True or False, got {enabled!r}; the recipe is a keyword")
     if enabled:
         recipe = DelayedScaling() if recipe is None else recipe
-        Fp8.of(recipe)  # refuses here what cannot be run
+    fp8 = Fp8.of(recipe) if enabled else None  # refuses here what cannot be run
     _stack.recipes.append(recipe if enabled else None)
     try:
-        yield
+        with _traced_under(fp8):
+            yield
     finally:
         _stack.recipes.pop()
 
@@ -42,6 +50,6 @@ def autocast(enabled: bool = True, recipe: Optional[Recipe] = None) -> Iterator[
 def fp8_autocast(enabled: bool = False, fp8_recipe: Optional[Recipe] = None, **ignored: Any) -> Iterator[None]:
     """The older spelling of autocast."""
     if ignored:
-        raise NotImplementedError(f"fp8_autocast: {', '.join(ignored)} is not supported")
+        raise NotImplementedError(f"fp8_autocast takes enabled and fp8_recipe, not {', '.join(ignored)}")
     with autocast(enabled, fp8_recipe):
         yield
