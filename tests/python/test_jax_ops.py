@@ -157,6 +157,47 @@ def test_in_place_results_take_the_donated_memory(rng: np.random.Generator) -> N
         te.ops.rmsnorm_forward(x, y="bf16", in_place=True)
 
 
+X, CODES = jnp.ones((4, 8)), jnp.ones((4, 8), jnp.float8_e4m3fn)
+BAD: list[tuple[Any, str]] = [
+    (lambda: te.ops.rmsnorm_forward(np.zeros((2, 8), object)), "nvte_rmsnorm_forward: x must be an array that JAX takes, got ndarray of object"),
+    (lambda: te.ops.rmsnorm_forward("x"), "nvte_rmsnorm_forward: x must be an array that JAX takes, got str"),
+    (lambda: te.ops.rmsnorm_forward(X, y=np.zeros((4, 8))), "libte takes no array for a dtype"),
+    (lambda: te.ops.rmsnorm_forward(X + 1j), "libte takes no complex64 arrays"),
+    (lambda: te.ops.rmsnorm_forward(X, epsilon=1e300), r"nvte_rmsnorm_forward: epsilon must fit f32, got 1e\+300"),
+    (lambda: te.ops.rmsnorm_forward(X, epsilon={}), "nvte_rmsnorm_forward: epsilon must be a number or a name, got dict"),
+    (lambda: jax.jit(lambda e: te.ops.rmsnorm_forward(X, epsilon=e))(1e-5), "nvte_rmsnorm_forward: epsilon must be known when the call is traced"),
+    (lambda: te.ops.quantize(X, y=te.Output("e4m3", compute_scale=True)),
+     "nvte_quantize: y.compute_scale must be False, since the operator or its flags lack current_scaling, got True"),
+    (lambda: te.ops.linear_forward(X, X, x_quantized=te.Output("e4m3", scale=jnp.ones(1)), weight_quantized=te.Output("e4m3", scale=jnp.ones(1)),
+                                   flags="current_scaling"), "x_quantized.compute_scale must be True, since flags have current_scaling, got False"),
+    (lambda: te.ops.quantize(X, y=te.Output("e4m3", scale=jnp.ones(3))), r"nvte_quantize: y.scale must be f32 \[1\], got f32 \[3\]"),
+    (lambda: te.ops.quantize(X, y=te.Output("e4m3", scale=jnp.ones(1, jnp.bfloat16))), r"nvte_quantize: y.scale must be f32 \[1\], got bf16 \[1\]"),
+    (lambda: te.ops.dequantize(te.Quantized(CODES, scale_inv="a")), "nvte_dequantize: x_scale_inv must be an array that JAX takes, got str"),
+    (lambda: te.ops.dequantize(te.Quantized(CODES, scale_inv=jnp.ones(2))), r"nvte_dequantize: x.scale_inv must be f32 \[1\], got f32 \[2\]"),
+    (lambda: te.ops.gemm(X, X, view=":pairs"), "nvte_gemm: view must be '' .*, got ':pairs'"),
+    (lambda: te.ops.linear_forward(X, X, view=":pairs"), r"nvte_linear_forward: weight must have a pair in dimension -3, got \[4, 8\]"),
+    (lambda: jax.grad(lambda x: te.ops.rmsnorm_forward(x).sum())(X), "nvte_rmsnorm_forward has no derivative: libte_jax.functional has"),
+    (lambda: jax.grad(lambda x: jax.grad(lambda x: te.functional.rmsnorm(x).sum())(x).sum())(X), "nvte_rmsnorm_(forward|backward) has no derivative"),
+]
+
+
+@pytest.mark.parametrize("call,message", BAD, ids=range(len(BAD)))
+def test_bad_arguments_are_named(call: Any, message: str) -> None:
+    with pytest.raises((ValueError, NotImplementedError), match=message):
+        call()
+
+
+def test_scalars_may_be_of_any_library() -> None:
+    want = te.ops.rmsnorm_forward(X, epsilon=0.5)
+    for e in (np.float32(0.5), jnp.float32(0.5), np.array(0.5)):
+        assert np.array_equal(te.ops.rmsnorm_forward(X, epsilon=e), want)
+
+
+def test_what_is_not_differentiated_may_be_called_inside_grad() -> None:
+    dx = jax.jit(jax.grad(lambda x: (te.ops.rmsnorm_forward(jax.lax.stop_gradient(x)) * x).sum()))(X)
+    assert np.array_equal(dx, te.ops.rmsnorm_forward(X))
+
+
 def test_version_rule() -> None:
     _ffi.check_version((0, 1), (0, 3))
     for built, runtime in (((0, 3), (0, 1)), ((1, 0), (0, 3))):

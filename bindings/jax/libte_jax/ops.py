@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import namedtuple
 from collections.abc import Callable, Iterable
 from functools import lru_cache
+from math import prod
 from typing import Any, NamedTuple, Optional
 
 import jax
@@ -22,7 +23,7 @@ import numpy as np
 from jax import Array
 from jax.experimental.custom_partitioning import custom_partitioning
 from libte import _call, errors
-from libte.schema import OPS, PARTS, Op, Slot
+from libte.schema import CONSTANTS, OPS, PARTS, Op, Slot
 
 from . import _ffi
 from . import partition as _partition
@@ -71,7 +72,8 @@ def dtype_name(dtype: Any) -> str:
     try:
         return _DTYPES[np.dtype(dtype)]
     except (KeyError, TypeError):
-        raise errors.InvalidArgumentError(f"libte takes no {dtype} arrays; it takes {', '.join(_BACK)}") from None
+        got = "array for a dtype" if isinstance(dtype, (Array, np.ndarray)) else f"{dtype} arrays"
+        raise errors.InvalidArgumentError(f"libte takes no {got}; it takes {', '.join(_BACK)}") from None
 
 
 @lru_cache(maxsize=4096)
@@ -96,6 +98,8 @@ def _abstract(name: str, inputs: tuple[tuple[str, Spec], ...], outputs: tuple[tu
     for n, spec in inputs:
         s = slots[n]
         t = descriptor(s)
+        if s.part not in ("data", "columnwise") and (prod(spec.shape) != 1 or spec.dtype != "f32"):
+            raise errors.InvalidArgumentError(f"nvte_{name}: {s.field}.{s.part} must be f32 [1], got {spec.dtype} {list(spec.shape)}")
         t.set(PARTS.index(s.part), memory[n], spec.shape, None, spec.dtype, (device, 0))
         if s.part in ("data", "columnwise") and spec.dtype in _call.FP8:
             t.c.scaling = _call.SCALING_TENSOR
@@ -195,6 +199,20 @@ def _device(arrays: Iterable[Any] = ()) -> int:
 _SCALAR = {"f32": np.float32, "i32": np.int32, "u32": np.uint32, "i64": np.int64, "size": np.int64}
 
 
+_F32_MAX = float(np.finfo(np.float32).max)
+
+
+def constant(name: str, argument: str, value: Any) -> Any:
+    """A scalar of an operator as Python has it: it becomes part of the trace."""
+    if isinstance(value, jax.core.Tracer):
+        raise errors.InvalidArgumentError(f"nvte_{name}: {argument} must be known when the call is traced, got {value}")
+    if hasattr(value, "item") and np.ndim(value) == 0:
+        return value.item()
+    if value is None or isinstance(value, (bool, int, float, complex, str, tuple, list)):
+        return value
+    raise errors.InvalidArgumentError(f"nvte_{name}: {argument} must be a number or a name, got {type(value).__name__}")
+
+
 # Results that may take an input's memory, element for element (the header says so).
 IN_PLACE = {"rmsnorm_forward": ("x", "y"), "layernorm_forward": ("x", "y"), "activation_forward": ("x", "y"), "softmax_forward": ("x", "y"),
             "softmax_backward": ("dy", "dx"), "dropout_forward": ("x", "y"), "dropout_backward": ("dy", "dx"),
@@ -208,10 +226,14 @@ def call(name: str, inputs: dict[str, Array], outputs: dict[str, Optional[str]],
     if in_place and name not in IN_PLACE:
         raise errors.InvalidArgumentError(f"nvte_{name}: in_place must be False, since no result may take an input's memory; it may for "
                                           f"{', '.join(IN_PLACE)}")
-    numbers = {s.name: _call.number(op, s, scalars.get(s.name, s.default)) for s in op.scalars if not any(f.count == s.name for f in op.fields)}
-    for n, v in numbers.items():
+    numbers = {s.name: _call.number(op, s, constant(op.name, s.name, scalars.get(s.name, s.default)))
+               for s in op.scalars if not any(f.count == s.name for f in op.fields)}
+    for s in op.scalars:
+        v = numbers.get(s.name, 0)
         if v is None:
-            raise errors.InvalidArgumentError(f"nvte_{op.name}: {n} is required")
+            raise errors.InvalidArgumentError(f"nvte_{op.name}: {s.name} is required")
+        if s.kind == "f32" and isinstance(v, (int, float)) and _F32_MAX < abs(v) < float("inf"):
+            raise errors.InvalidArgumentError(f"nvte_{op.name}: {s.name} must fit f32, got {v!r}")
     named = {s.name: _call.NAME[numbers[s.name][:2]] if s.kind == "dtype" else numbers[s.name] for s in op.scalars if s.name in numbers}
     given = {s.name: inputs[s.name] for s in op.slots if s.name in inputs}
     asked = {s.name: outputs[s.name] for s in op.slots if s.name in outputs}
@@ -236,6 +258,9 @@ def raw(name: str, inputs: dict[str, Array], outputs: dict[str, Optional[str]], 
     if name.endswith(_partition.PAIRS):
         base = name.removesuffix(_partition.PAIRS)
         merged = _partition.MERGED[base]
+        for s, x in inputs.items():
+            if s in merged and x.shape[merged[s] - 1:][:1] != (2,):
+                raise errors.InvalidArgumentError(f"nvte_{base}: {s} must have a pair in dimension {merged[s] - 1}, got {list(x.shape)}")
         out = raw(base, {s: x.reshape(_partition.flat(x.shape, merged.get(s))) for s, x in inputs.items()}, outputs, scalars)
         return {s: x if s not in merged else x.reshape(*x.shape[:merged[s]], 2, x.shape[merged[s]] // 2, *x.shape[len(x.shape) + merged[s] + 1:])
                 for s, x in out.items()}
@@ -337,7 +362,13 @@ def _whole(name: str, given: tuple[str, ...], outputs: tuple[tuple[str, Optional
 
         return jax.lax.map(entry, [x for x, b in zip(operands, batched) if b]), (True,) * len(asked)
 
-    return one
+    whole = jax.custom_jvp(lambda *a: one(*a))
+
+    @whole.defjvp
+    def refuse(primals: Any, tangents: Any) -> Any:
+        raise NotImplementedError(f"nvte_{op.name} has no derivative: libte_jax.functional has the differentiable operators, once, in reverse mode")
+
+    return whole
 
 
 def asarray(x: Any) -> Array:
@@ -350,22 +381,50 @@ def asarray(x: Any) -> Array:
     return jax.dlpack.from_dlpack(x)
 
 
+def argument(name: str, slot: str, value: Any) -> Array:
+    """`asarray` of an argument, which the error names."""
+    try:
+        if value is not None and not isinstance(value, Quantized):
+            return asarray(value)
+        reason: Any = None
+    except (TypeError, ValueError, BufferError, RuntimeError) as e:  # numpy's, torch's, DLPack's
+        reason = e
+    of = f" of {value.dtype}" if hasattr(value, "dtype") else ""
+    why = f" ({str(reason).splitlines()[0]})" if reason and str(reason) else ""
+    raise errors.InvalidArgumentError(f"nvte_{name}: {slot} must be an array that JAX takes, got {type(value).__name__}{of}{why}") from reason
+
+
 def _put(op: Op, name: str, value: Any, inputs: dict[str, Array]) -> None:
     if isinstance(value, Quantized):
         if not op.field(name).quantized:
             raise errors.InvalidArgumentError(f"nvte_{op.name}: {name} takes a plain array, got a Quantized")
         for part, x in zip(PARTS, value):
             if x is not None and part not in ("scale", "amax"):
-                inputs[name if part == "data" else f"{name}_{part}"] = x
+                slot = name if part == "data" else f"{name}_{part}"
+                inputs[slot] = argument(op.name, slot, x)
     elif value is not None:
-        inputs[name] = asarray(value)
+        inputs[name] = argument(op.name, name, value)
 
 
-def _want(op: Op, name: str, value: Any, inputs: dict[str, Array], outputs: dict[str, Optional[str]]) -> None:
+def _current_scaling(op: Op, flags: Any) -> bool:
+    """Whether the operator computes the scales of its FP8 outputs."""
+    kind = next((s for s in op.scalars if s.name == "flags"), None)
+    if kind is None or "linear" not in op.name:
+        return False
+    number = _call.number(op, kind, constant(op.name, "flags", kind.default if flags is None else flags))
+    return isinstance(number, int) and bool(number & CONSTANTS["NVTE_LINEAR_CURRENT_SCALING"])
+
+
+def _want(op: Op, name: str, value: Any, current: bool, inputs: dict[str, Array], outputs: dict[str, Optional[str]]) -> None:
     if value is None or value is False:
         return
     o = value if isinstance(value, Output) else Output(None if value is True else value, amax=False)
     dtype = None if o.dtype is None else dtype_name(o.dtype)
+    if dtype in _call.FP8 and isinstance(value, Output) and o.compute_scale != current:  # else a scale that nobody writes, or an input that is written
+        raise errors.InvalidArgumentError(f"nvte_{op.name}: {name}.compute_scale must be {current}, since "
+                                          f"{'flags have' if current else 'the operator or its flags lack'} current_scaling, got {o.compute_scale}")
+    if o.compute_scale and o.scale is not None:
+        raise errors.InvalidArgumentError(f"nvte_{op.name}: {name}.scale must be None with compute_scale, got {o.scale}")
     if o.rowwise:
         outputs[name] = dtype
     if not op.field(name).quantized or not isinstance(value, Output):
@@ -384,7 +443,8 @@ def _want(op: Op, name: str, value: Any, inputs: dict[str, Array], outputs: dict
     if o.compute_scale:
         outputs[f"{name}_scale"] = "f32"
     elif o.scale is not None:
-        inputs[f"{name}_scale"] = jnp.reshape(o.scale, 1)
+        scale = argument(op.name, f"{name}.scale", o.scale)
+        inputs[f"{name}_scale"] = scale.reshape(1) if scale.size == 1 else scale
 
 
 def _make(name: str) -> Callable[..., Any]:
@@ -400,6 +460,8 @@ def _make(name: str) -> Callable[..., Any]:
     def function(*args: Any, in_place: bool = False, view: str = "", **kwargs: Any) -> Any:
         if len(args) > len(takes):
             raise TypeError(f"{name} takes the inputs {', '.join(takes)}; outputs and scalars are keywords")
+        if view and (view != _partition.PAIRS or name not in _partition.MERGED):
+            raise errors.InvalidArgumentError(f"nvte_{name}: view must be '' (or {_partition.PAIRS!r} for {', '.join(_partition.MERGED)}), got {view!r}")
         values = dict(zip(takes, args))
         for k, v in kwargs.items():
             if k not in known or k in values or k in counts:
@@ -414,13 +476,14 @@ def _make(name: str) -> Callable[..., Any]:
             wanted[n] = True if wanted[n] is None else wanted[n]
         if all(v is None for v in wanted.values()):
             wanted[next(n for n in gives if op.field(n).direction == "out")] = True
+        current = _current_scaling(op, values.get("flags"))
         for n, v in wanted.items():
             if isinstance(v, (Quantized, jax.Array)):  # codes that are ready, or a value to update
                 _put(op, n, v, inputs)
                 if isinstance(v, jax.Array):
                     outputs[n] = None
             else:
-                _want(op, n, v, inputs, outputs)
+                _want(op, n, v, current, inputs, outputs)
         out = call(name + view, inputs, outputs, {s.name: values[s.name] for s in op.scalars if s.name in values}, in_place)
         if any(hasattr(v, "__dlpack__") and not isinstance(v, Array) for v in values.values()):
             jax.block_until_ready(out)  # their owners may write to them once this returns
