@@ -143,8 +143,32 @@ def test_dropout_follows_its_key(rng: np.random.Generator) -> None:
     assert np.array_equal(a, b) and not np.array_equal(a, c)
 
 
-def test_refusals_name_the_rule() -> None:
-    with pytest.raises(ValueError, match="layernorm_type must be"):
-        tf.LayerNormMLP(layernorm_type="batch").init(jax.random.key(0), jnp.ones((2, 8)))
-    with pytest.raises(ValueError, match="attn_mask_type must be one of"):
-        tf.DotProductAttention(8, 2, attn_mask_type="diagonal").init(jax.random.key(0), *[jnp.ones((1, 4, 2, 8))] * 3)
+X = jnp.ones((2, 4, 16))
+BAD: list[tuple[Any, list[Any], str]] = [
+    (tf.DenseGeneral(4.0), [X], "features must be an integer or a tuple of them, got 4.0"),
+    (tf.DenseGeneral(0), [X], "features must be >= 1, got 0"),
+    (tf.DenseGeneral(4, axis=5), [X], r"axis must be distinct dimensions of x \[2, 4, 16\], got 5"),
+    (tf.DenseGeneral(4, axis=(-1, 2)), [X], r"axis must be distinct dimensions of x \[2, 4, 16\], got \(-1, 2\)"),
+    (tf.DenseGeneral(4), [None], "DenseGeneral: x must be an array, got NoneType"),
+    (tf.DenseGeneral(4), [jnp.ones(())], r"DenseGeneral: x must have 1 or more dimensions, got \[\]"),
+    (tf.RMSNorm(), ["x"], "RMSNorm: x must be an array, got str"),
+    (tf.LayerNormMLP(layernorm_type="batch"), [X], "layernorm_type must be 'layernorm' or 'rmsnorm', got 'batch'"),
+    (tf.LayerNormMLP(8, activations=()), [X], r"activations must be \(name,\) or \(name, 'linear'\), got \(\)"),
+    (tf.LayerNormMLP(8, activations="gelu"), [X], r"activations must be \(name,\) or \(name, 'linear'\), got 'gelu'"),
+    (tf.LayerNormMLP(0), [X], "intermediate_dim must be >= 1, got 0"),
+    (tf.DotProductAttention(8, 2, attn_mask_type="diagonal"), [jnp.ones((1, 4, 2, 8))] * 3, "attn_mask_type must be one of"),
+    (tf.DotProductAttention(8, 2, window_size=3), [jnp.ones((1, 4, 2, 8))] * 3, r"window must be \(left, right\), got 3"),
+    (tf.DotProductAttention(8, 2, num_gqa_groups=2), [jnp.ones((1, 4, 2, 8)), *[jnp.ones((1, 4, 1, 8))] * 2],
+     r"key must end in \[heads, head_dim\] = \[2, 8\], got \[1, 4, 1, 8\]"),
+    (tf.DotProductAttention(8, 2), [X] * 3, r"DotProductAttention: query must have 4 or more dimensions, got \[2, 4, 16\]"),
+    (tf.MultiHeadAttention(8, 0), [X, X], "num_attention_heads must be >= 1, got 0"),
+    (tf.MultiHeadAttention(8, 2, num_gqa_groups=0), [X, X], "num_gqa_groups must be >= 1, got 0"),
+    (tf.TransformerLayer(16, 32, 2), [X[0]], r"TransformerLayer: inputs must have 3 or more dimensions, got \[4, 16\]"),
+    (tf.TransformerLayer(16, 32, 2, layer_type="decoder"), [X], "or 'decoder' with `encoded`, got 'decoder' and no encoded"),
+]
+
+
+@pytest.mark.parametrize("module,inputs,message", BAD, ids=range(len(BAD)))
+def test_refusals_name_the_rule(module: Any, inputs: list[Any], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        jax.eval_shape(lambda: module.init({"params": jax.random.key(0), "dropout": jax.random.key(1)}, *inputs))

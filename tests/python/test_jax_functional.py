@@ -162,3 +162,41 @@ def test_delayed_scaling_needs_its_state() -> None:
 def test_what_a_recipe_asks_in_vain_is_refused_by_name(make: Callable[[], Any], name: str) -> None:
     with pytest.raises(NotImplementedError, match=f"libte_jax: {name} must be"), te.autocast(recipe=make()):
         pass
+
+
+X, W = jnp.ones((4, 8)), jnp.ones((6, 8))
+Q = jnp.ones((2, 3, 2, 8))
+BAD: list[tuple[Callable[[], Any], str]] = [
+    (lambda: F.linear(None, W), "linear: x must be an array, got NoneType"),
+    (lambda: F.linear(X, None), "linear: weight must be an array, got NoneType"),
+    (lambda: F.linear(X, W, "b"), "linear: bias must be an array, got str"),
+    (lambda: F.linear(X, 1.0), r"nvte_linear_forward: weight must be \[N, K\], K = x.shape\[-1\] = 8, got \[\]"),
+    (lambda: F.rmsnorm(te.Quantized(X)), "rmsnorm_forward: x must be an array, got Quantized"),
+    (lambda: F.rmsnorm(X, zero_centered="False"), "rmsnorm: zero_centered must be True or False, got 'False'"),
+    (lambda: jax.jit(lambda e: F.rmsnorm(X, epsilon=e))(1.0), "nvte_rmsnorm_forward: epsilon must be known when the call is traced"),
+    (lambda: F.gated_activation("x", pairs=True), "gated_activation: x must be an array, got str"),
+    (lambda: F.dropout(X, jax.random.key(0), "half"), "dropout: p must be a number, got 'half'"),
+    (lambda: F.cross_entropy(jnp.ones((2, 3, 8)), jnp.zeros((3, 2), int)),
+     r"cross_entropy: logits must be \[\*, V\] and target \[\*\], got \[2, 3, 8\] and \[3, 2\]"),
+    (lambda: F.cross_entropy(1.0, 0), r"cross_entropy: logits must be \[\*, V\] and target \[\*\], got \[\] and \[\]"),
+    (lambda: F.attention(Q, Q, Q, window=3), r"attention: window must be \(left, right\), got 3"),
+    (lambda: F.attention(Q, Q, Q, window=(1, 2, 3)), r"attention: window must be \(left, right\), got \(1, 2, 3\)"),
+    # what shapes and dtypes tell is told when the call is traced
+    (lambda: jax.eval_shape(F.linear, X.astype(jnp.bfloat16), W), "nvte_linear_forward: weight must have x's dtype bf16, or both must be fp8, got f32"),
+    (lambda: jax.eval_shape(lambda x: F.rope(x, FREQS[:2], format="bshd"), jnp.ones((1, 3, 1, 4))),
+     r"nvte_rope_forward: the position of token 2 of batch entry 0 must be in freqs' \[0, 2\), got 2"),
+]
+
+
+@pytest.mark.parametrize("call,message", BAD, ids=range(len(BAD)))
+def test_bad_arguments_are_named(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        call()
+
+
+def test_arguments_may_be_lists_and_0d_arrays() -> None:
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    assert np.array_equal(F.linear(x.tolist(), x.tolist()), F.linear(x, x))
+    assert np.array_equal(F.linear(x.tolist(), x.tolist(), None, recipe.Float8CurrentScaling()), F.linear(x, x, None, recipe.Float8CurrentScaling()))
+    assert np.array_equal(F.rmsnorm(x, epsilon=jnp.float32(0.5)), F.rmsnorm(x, epsilon=0.5))
+    assert F.cross_entropy([[1.0, 2.0]], [0]) == F.cross_entropy(jnp.array([[1.0, 2.0]]), jnp.array([0]))

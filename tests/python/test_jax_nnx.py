@@ -104,3 +104,18 @@ def test_refusals_name_the_rule() -> None:
         attention(jnp.ones((1, 4, H)), jnp.zeros((1, 4, H)))
     with pytest.raises(ValueError, match="layernorm_type must be"):
         tn.LayerNormMLP(H, layernorm_type="batch", rngs=nnx.Rngs(0))
+    with te.autocast(recipe=recipe.DelayedScaling(amax_history_len=4)):
+        layer = tn.DenseGeneral(H, 8, rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match="made for one with history=4, this one has history=8"), te.autocast(recipe=recipe.DelayedScaling(amax_history_len=8)):
+        layer(jnp.ones((2, H)))
+
+
+@pytest.mark.parametrize("call,message", [
+    (lambda: tn.DenseGeneral(H, 8, rngs=0), "DenseGeneral: rngs must be an nnx.Rngs, got int"),
+    (lambda: tn.DenseGeneral(features=8, rngs=nnx.Rngs(0)), "in_features must be an integer or a tuple of them, got None"),
+    (lambda: tn.RMSNorm((4, 4), rngs=nnx.Rngs(0)), r"RMSNorm: in_features must be an integer, got \(4, 4\)"),
+    (lambda: tn.DenseGeneral(H, 8, features=8, rngs=nnx.Rngs(0)), "DenseGeneral: unexpected or repeated argument 'features'"),
+    (lambda: tn.DenseGeneral(H, 8, cross_attention=True, rngs=nnx.Rngs(0)), "DenseGeneral: unexpected or repeated argument 'cross_attention'")])
+def test_a_module_is_not_made_of_wrong_arguments(call: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        call()

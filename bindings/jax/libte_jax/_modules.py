@@ -7,6 +7,7 @@ DenseGeneral: the contracted ones).
 """
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -29,8 +30,26 @@ _kernel_init = jax.nn.initializers.variance_scaling(1.0, "fan_in", "truncated_no
 _zeros, _ones = jax.nn.initializers.zeros, jax.nn.initializers.ones
 
 
-def _tuple(x: Union[int, Sequence[int]]) -> tuple[int, ...]:
-    return (x,) if isinstance(x, int) else tuple(x)
+def _tuple(name: str, x: Union[int, Sequence[int]]) -> tuple[int, ...]:
+    try:
+        return tuple(operator.index(i) for i in (x if isinstance(x, (tuple, list)) else (x,)))
+    except TypeError:
+        raise TypeError(f"{name} must be an integer or a tuple of them, got {x!r}") from None
+
+
+def sizes(name: str, x: Union[int, Sequence[int]]) -> tuple[int, ...]:
+    out = _tuple(name, x)
+    if min(out, default=1) < 1:
+        raise ValueError(f"{name} must be >= 1, got {x!r}")
+    return out
+
+
+def array(module: Any, argument: str, x: Any, dtype: Any, least: int = 1) -> Array:
+    """An input as the module takes it."""
+    out = F.array(type(module).__name__, argument, x)
+    if out.ndim < least:
+        raise ValueError(f"{type(module).__name__}: {argument} must have {least} or more dimensions, got {list(out.shape)}")
+    return out if dtype is None else out.astype(dtype)
 
 
 def delayed() -> Optional[F.Fp8]:
@@ -72,7 +91,7 @@ class Norm(Flavour):
         return {"scale": (scale, (width,))} | ({"ln_bias": (self.bias_init, (width,))} if self.kind == "layernorm" else {})
 
     def _forward(self, x: Array) -> Array:
-        x = jnp.asarray(x, self.dtype)
+        x = array(self, "x", x, self.dtype)
         p = {n: v.astype(x.dtype) for n, v in self._values(x.shape[-1]).items()}
         if self.kind == "rmsnorm":
             return F.rmsnorm(x, p["scale"], epsilon=self.epsilon, zero_centered=self.zero_centered_gamma)
@@ -96,7 +115,7 @@ class Dense(Flavour):
     pairs: bool = False  # of features (2, n) n is what devices may cut, not 2
 
     def _params(self, width: Any) -> Params:
-        features = _tuple(self.features)
+        features = sizes("features", self.features)
         k, n = prod(width), prod(features)
 
         def init(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:  # fan-in of the matrix, not of the tensor
@@ -105,9 +124,11 @@ class Dense(Flavour):
         return {"kernel": (init, (*width, *features))} | ({"bias": (self.bias_init, features)} if self.use_bias else {})
 
     def _forward(self, x: Array) -> Array:
-        x = jnp.asarray(x, self.dtype)
-        features = _tuple(self.features)
-        axes = tuple(sorted(a % x.ndim for a in _tuple(self.axis)))
+        x = array(self, "x", x, self.dtype)
+        features, given = sizes("features", self.features), _tuple("axis", self.axis)
+        axes = tuple(sorted({a % x.ndim for a in given if -x.ndim <= a < x.ndim}))
+        if len(axes) != len(given):
+            raise ValueError(f"axis must be distinct dimensions of x {list(x.shape)}, got {self.axis!r}")
         rest = tuple(i for i in range(x.ndim) if i not in axes)
         contracted = tuple(x.shape[a] for a in axes)
         k, n = prod(contracted), prod(features)
@@ -141,6 +162,7 @@ class NormDense(Flavour):
         return {"norm": (norm_kind(self.layernorm_type), width, norm), "dense": ("DenseGeneral", (width,), dense)}
 
     def _forward(self, x: Array) -> tuple[Array, Optional[Array]]:
+        x = array(self, "x", x, None)
         h = self._part("norm", x.shape[-1])(x)
         return self._part("dense", x.shape[-1])(h), h if self.return_layernorm_output else None
 
@@ -160,12 +182,13 @@ class NormMLP(Flavour):
     dtype: Any = None
 
     def _gated(self) -> bool:
-        names = tuple(self.activations)
-        if len(names) != 1 and names[1:] != ("linear",):
-            raise ValueError(f"activations must be (name,) or (name, 'linear'), got {names}")
+        names = self.activations if isinstance(self.activations, str) else tuple(self.activations)
+        if isinstance(names, str) or len(names) not in (1, 2) or names[1:] not in ((), ("linear",)):
+            raise ValueError(f"activations must be (name,) or (name, 'linear'), got {names!r}")
         return len(names) == 2
 
     def _parts(self, width: int) -> Parts:
+        sizes("intermediate_dim", self.intermediate_dim)
         dense = {"use_bias": self.use_bias, "kernel_init": self.kernel_init, "bias_init": self.bias_init, "dtype": self.dtype}
         norm = {"epsilon": self.epsilon, "zero_centered_gamma": self.zero_centered_gamma, "dtype": self.dtype}
         return {"norm": (norm_kind(self.layernorm_type), width, norm),
@@ -174,10 +197,11 @@ class NormMLP(Flavour):
                 "wo": ("DenseGeneral", (self.intermediate_dim,), {"features": width, **dense})}
 
     def _forward(self, x: Array, deterministic: bool = False) -> tuple[Array, Optional[Array]]:
-        name, width = self.activations[0], x.shape[-1]
+        x = array(self, "x", x, None)
+        gated, name, width = self._gated(), self.activations[0], x.shape[-1]
         h = self._part("norm", width)(x)
         a = self._part("wi", width)(h)
-        a = F.gated_activation(a, name, pairs=True) if self._gated() else a if name == "linear" else F.activation(a, name)
+        a = F.gated_activation(a, name, pairs=True) if gated else a if name == "linear" else F.activation(a, name)
         y = self._part("wo", width)(self._dropped(a, self.intermediate_dropout_rate, deterministic))
         return y, h if self.return_layernorm_output else None
 
@@ -201,15 +225,15 @@ class Attention(Flavour):
                  deterministic: bool = False) -> Array:
         if self.attn_mask_type not in _MASKS:
             raise ValueError(f"attn_mask_type must be one of {', '.join(_MASKS)}, got {self.attn_mask_type!r}")
-        want = (self.num_attention_heads, self.head_dim)
-        if tuple(query.shape[-2:]) != want:
-            raise ValueError(f"query must end in [heads, head_dim] = {list(want)}, got {list(query.shape)}")
-        q, k, v = (jnp.asarray(t, self.dtype) for t in (query, key, value))
+        q, k, v = (array(self, n, t, self.dtype, 4) for n, t in (("query", query), ("key", key), ("value", value)))
+        for n, t, heads in (("query", q, self.num_attention_heads), ("key", k, self.num_gqa_groups), ("value", v, self.num_gqa_groups)):
+            if t.shape[-2:] != (t.shape[-2] if heads is None else heads, self.head_dim):
+                raise ValueError(f"{n} must end in [heads, head_dim] = [{'*' if heads is None else heads}, {self.head_dim}], got {list(t.shape)}")
         drop = self.attention_dropout and not deterministic
         return F.attention(q, k, v, bias=bias, mask=mask, key=self._key() if drop else None,
                            dropout=self.attention_dropout if drop else 0.0, scale=self.scale_factor,
                            format="sbhd" if self.transpose_batch_sequence else "bshd", mask_kind=_MASKS[self.attn_mask_type],
-                           window=self.window_size or (-1, -1))
+                           window=(-1, -1) if self.window_size is None else self.window_size)
 
 
 @dataclass
@@ -232,8 +256,8 @@ class MultiHead(Flavour):
     dtype: Any = None
 
     def _parts(self, width: int) -> Parts:
-        h, d = self.num_attention_heads, self.head_dim
-        groups = self.num_gqa_groups or h
+        (h,), (d,) = sizes("num_attention_heads", self.num_attention_heads), sizes("head_dim", self.head_dim)
+        (groups,) = sizes("num_gqa_groups", h if self.num_gqa_groups is None else self.num_gqa_groups)
         if h % groups:
             raise ValueError(f"num_attention_heads must be a multiple of num_gqa_groups, got {h} and {groups}")
         dense = {"use_bias": self.use_bias, "kernel_init": self.kernel_init, "bias_init": self.bias_init, "dtype": self.dtype}
@@ -249,8 +273,10 @@ class MultiHead(Flavour):
 
     def _forward(self, inputs_q: Array, inputs_kv: Array, mask: Optional[Array] = None, bias: Optional[Array] = None, *,
                  deterministic: bool = False) -> tuple[Array, Optional[Array]]:
-        h, d, width = self.num_attention_heads, self.head_dim, inputs_q.shape[-1]
-        x, same = inputs_q, inputs_q is inputs_kv
+        same = inputs_q is inputs_kv
+        x = array(self, "inputs_q", inputs_q, None, 3)
+        inputs_kv = x if same else array(self, "inputs_kv", inputs_kv, None, 3)
+        h, d, width = self.num_attention_heads, self.head_dim, x.shape[-1]
         if self.input_layernorm:
             x = self._part("norm", width)(x)
         if same:
@@ -287,6 +313,7 @@ class Layer(Flavour):
     dtype: Any = None
 
     def _parts(self, width: int) -> Parts:
+        sizes("num_attention_heads", self.num_attention_heads)
         if self.hidden_size % self.num_attention_heads or width != self.hidden_size:
             raise ValueError(f"hidden_size must be the inputs' last dimension and a multiple of num_attention_heads; got {self.hidden_size}, "
                              f"inputs [..., {width}], {self.num_attention_heads} heads")
@@ -305,8 +332,11 @@ class Layer(Flavour):
     def _forward(self, inputs: Array, encoded: Optional[Array] = None, attention_mask: Optional[Array] = None,
                  encoder_decoder_mask: Optional[Array] = None, deterministic: bool = False) -> Array:
         if (self.layer_type == "decoder") != (encoded is not None):
-            raise ValueError(f"layer_type must be 'encoder', or 'decoder' with `encoded`, got {self.layer_type!r}")
-        x, width = inputs, inputs.shape[-1]
+            raise ValueError(f"layer_type must be 'encoder', or 'decoder' with `encoded`, got {self.layer_type!r} and "
+                             f"{'no encoded' if encoded is None else 'encoded'}")
+        x = array(self, "inputs", inputs, None, 3)
+        encoded = None if encoded is None else array(self, "encoded", encoded, None, 3)
+        width = x.shape[-1]
 
         def attend(name: str, x: Array, source: Array, mask: Optional[Array]) -> Array:
             y = self._part(name, width)(x, source, mask, deterministic=deterministic)[0]

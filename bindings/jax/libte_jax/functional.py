@@ -6,10 +6,12 @@ Dropout is a function of its key alone, so backward gives the same mask whenever
 from __future__ import annotations
 
 from functools import lru_cache, partial
+from math import prod
 from typing import Any, NamedTuple, Optional, Union
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from libte import recipe as recipes
 from libte.grads import GRADIENTS
@@ -75,16 +77,35 @@ def _differentiable(name: str, view: str = "") -> Any:
 
 
 def _apply(name: str, inputs: dict[str, Any], outputs: Union[tuple[str, ...], dict[str, str]], view: str = "", **scalars: Any) -> dict[str, Array]:
-    present = {k: jnp.asarray(v) for k, v in inputs.items() if v is not None}
+    present = {k: array(name, k, v) for k, v in inputs.items() if v is not None}
     asked = outputs if isinstance(outputs, dict) else dict.fromkeys(outputs)
-    return _differentiable(name, view)(_Config(tuple(asked.items()), tuple(scalars.items())), present)
+    numbers = tuple((n, ops.constant(name, n, v)) for n, v in scalars.items())
+    return _differentiable(name, view)(_Config(tuple(asked.items()), numbers), present)
+
+
+def array(name: str, argument: str, x: Any) -> Array:
+    """A copy of what is not JAX's: it is kept for backward, and its owner may write to it."""
+    try:
+        if x is not None and not isinstance(x, ops.Quantized):
+            return jnp.asarray(x)
+        reason: Any = None
+    except (TypeError, ValueError, RuntimeError) as e:
+        reason = e
+    raise TypeError(f"{name}: {argument} must be an array, got {type(x).__name__}") from reason
+
+
+def _flag(name: str, argument: str, value: Any) -> int:
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name}: {argument} must be True or False, got {value!r}")
+    return int(value)
 
 
 def rmsnorm(x: Array, gamma: Optional[Array] = None, residual: Optional[Array] = None, *, epsilon: float = 1e-5,
             zero_centered: bool = False) -> Any:
     """RMSNorm of x (+ residual); with residual also returns the sum."""
     outputs = ("y",) if residual is None else ("y", "residual_out")
-    out = _apply("rmsnorm_forward", {"x": x, "gamma": gamma, "residual": residual}, outputs, epsilon=epsilon, flags=int(zero_centered))
+    out = _apply("rmsnorm_forward", {"x": x, "gamma": gamma, "residual": residual}, outputs, epsilon=epsilon,
+                 flags=_flag("rmsnorm", "zero_centered", zero_centered))
     return out["y"] if residual is None else (out["y"], out["residual_out"])
 
 
@@ -93,7 +114,7 @@ def layernorm(x: Array, gamma: Optional[Array] = None, beta: Optional[Array] = N
     """LayerNorm of x (+ residual); with residual also returns the sum."""
     outputs = ("y",) if residual is None else ("y", "residual_out")
     out = _apply("layernorm_forward", {"x": x, "gamma": gamma, "beta": beta, "residual": residual}, outputs, epsilon=epsilon,
-                 flags=int(zero_centered))
+                 flags=_flag("layernorm", "zero_centered", zero_centered))
     return out["y"] if residual is None else (out["y"], out["residual_out"])
 
 
@@ -106,6 +127,7 @@ def gated_activation(x: Array, activation: str = "silu", *, pairs: bool = False,
                      offset: float = 1.0) -> Array:
     """f(x[..., :H]) * x[..., H:]; with `limit` the clamped form. pairs: x is [..., 2, H] instead, and H may be cut over devices."""
     clamp: dict[str, Any] = {} if limit is None else {"flags": "clamped", "limit": limit, "alpha": alpha, "offset": offset}
+    x = array("gated_activation", "x", x)
     if pairs and x.shape[-2:-1] != (2,):
         raise ValueError(f"gated_activation: x must be [..., 2, H] with pairs, got {list(x.shape)}")
     return _apply("gated_activation_forward", {"x": x}, ("y",), PAIRS if pairs else "", activation=activation, **clamp)["y"]
@@ -113,7 +135,7 @@ def gated_activation(x: Array, activation: str = "silu", *, pairs: bool = False,
 
 def softmax(x: Array, mask: Optional[Array] = None, *, scale: float = 1.0, mask_kind: str = "none") -> Array:
     """softmax(scale * x) over the last dimension; mask: True = masked out."""
-    x = jnp.asarray(x)
+    x = array("softmax", "x", x)
     wide = x if x.ndim > 1 else x[None]
     return _apply("softmax_forward", {"x": wide, "mask": mask}, ("y",), scale=scale, mask_kind=mask_kind)["y"].reshape(x.shape)
 
@@ -122,7 +144,7 @@ def rope(x: Array, freqs: Array, *, format: str = "sbhd", interleaved: bool = Fa
          positions: Optional[Array] = None, cu_seqlens: Optional[Array] = None) -> Array:
     """Rotary embedding by the angles freqs[position]."""
     inputs = {"x": x, "freqs": freqs, "start_positions": start_positions, "positions": positions, "cu_seqlens": cu_seqlens}
-    return _apply("rope_forward", inputs, ("y",), format=format, flags=int(interleaved))["y"]
+    return _apply("rope_forward", inputs, ("y",), format=format, flags=_flag("rope", "interleaved", interleaved))["y"]
 
 
 def rng_state(key: Array) -> Array:
@@ -141,12 +163,18 @@ _dropout.defvjp(lambda p, x, state: (_dropout(p, x, state), state), lambda p, st
 def dropout(x: Array, key: Array, p: float) -> Array:
     """x / (1 - p) where kept, else 0; the mask is a function of the key and of the index in x, however x is sharded. Backward makes it again
     instead of keeping it: its packed bits could not be cut over devices."""
-    return _dropout(float(p), x, rng_state(key))
+    p = ops.constant("dropout", "p", p)
+    if isinstance(p, bool) or not isinstance(p, (int, float)):
+        raise TypeError(f"dropout: p must be a number, got {p!r}")
+    return _dropout(float(p), array("dropout", "x", x), rng_state(key))
 
 
 def cross_entropy(logits: Array, target: Array, *, reduction: str = "mean", label_smoothing: float = 0.0, ignore_index: int = -100) -> Array:
     """Softmax cross-entropy in f32 over logits [..., V]; a scalar, or one value a token for reduction="none"."""
-    flat = jnp.reshape(logits, (-1, logits.shape[-1]))
+    logits, target = array("cross_entropy", "logits", logits), array("cross_entropy", "target", target)
+    if not logits.ndim or target.shape != logits.shape[:-1]:
+        raise ValueError(f"cross_entropy: logits must be [*, V] and target [*], got {list(logits.shape)} and {list(target.shape)}")
+    flat = logits.reshape(prod(target.shape), logits.shape[-1])
     loss = _apply("cross_entropy_forward", {"logits": flat, "target": jnp.reshape(target, -1)}, ("loss",), reduction=reduction,
                   label_smoothing=label_smoothing, ignore_index=ignore_index)["loss"]
     return loss.reshape(jnp.shape(target)) if reduction == "none" else loss[0]
@@ -159,6 +187,11 @@ def attention(q: Array, k: Array, v: Array, *, bias: Optional[Array] = None, mas
               mask_kind: str = "none", bias_kind: str = "post_scale", softmax_kind: str = "vanilla",
               window: tuple[int, int] = (-1, -1)) -> Array:
     """Fused attention; mask: True = masked out. scale defaults to 1 / sqrt(d)."""
+    if not isinstance(window, (tuple, list)) or len(window) != 2:
+        raise TypeError(f"attention: window must be (left, right), got {window!r}")
+    q = array("attention", "q", q)
+    if not q.ndim:
+        raise ValueError("attention: q must be [*, d], got []")
     inputs = {"q": q, "k": k, "v": v, "bias": bias, "mask": mask, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_kv": cu_seqlens_kv,
               "cu_seqlens_q_padded": cu_seqlens_q_padded, "cu_seqlens_kv_padded": cu_seqlens_kv_padded,
               "rng_state": None if key is None else rng_state(key), "softmax_offset": softmax_offset, "alibi_slopes": alibi_slopes}
@@ -342,12 +375,14 @@ _fp8_linear.defvjp(_fp8_keep, _fp8_pull)
 def linear(x: Array, weight: Array, bias: Optional[Array] = None, fp8: Optional[recipes.Recipe] = None, meta: Optional[Fp8Meta] = None) -> Array:
     """x weight^T + bias, weight [N, K]; of weight [2, N, K] (and bias [2, N]) the result is [..., 2, N]. With a recipe the operands and the gradient
     are quantised; delayed scaling needs `meta`."""
+    x, weight = array("linear", "x", x), array("linear", "weight", weight)
+    bias = None if bias is None else array("linear", "bias", bias)
     if weight.ndim == 3 and weight.shape[0] != 2:
         raise ValueError(f"linear: weight must be [N, K] or [2, N, K], got {list(weight.shape)}")
     if fp8 is None:
         if meta is not None:
             raise ValueError("linear: meta must be given for delayed scaling, and only then; fp8 is None")
-        y = {"y": ops.dtype_name(jnp.asarray(x).dtype)}  # the schema's first choice is f32, whatever x is
+        y = {"y": ops.dtype_name(x.dtype)}  # the schema's first choice is f32, whatever x is
         return _apply("linear_forward", {"x": x, "weight": weight, "bias": bias}, y, _view(weight))["y"]
     config = Fp8.of(fp8)
     if config.current != (meta is None):

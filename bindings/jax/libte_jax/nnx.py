@@ -37,10 +37,21 @@ class _Nnx(nnx.Module):
         values = {f.name: f for f in dataclasses.fields(declared)}  # type: ignore[arg-type]
         if len(args) > len(values):
             raise TypeError(f"{type(self).__name__} takes in_features, then {', '.join(values)}")
-        given = {**dict(zip(values, args)), **fields}
-        cross = given.pop("cross_attention", None)
-        declared.__init__(self, **given)
-        width = (in_features,) if isinstance(self, shared.Dense) and isinstance(in_features, int) else in_features
+        if not isinstance(rngs, nnx.Rngs):
+            raise TypeError(f"{type(self).__name__}: rngs must be an nnx.Rngs, got {type(rngs).__name__}")
+        first = dict(zip(values, args))
+        cross = fields.pop("cross_attention", None) if isinstance(self, shared.MultiHead) else None
+        for n in fields:
+            if n in first or n not in values:
+                raise TypeError(f"{type(self).__name__}: unexpected or repeated argument {n!r}; it takes in_features, {', '.join(values)}, rngs")
+        declared.__init__(self, **first, **fields)
+        width: Any = None
+        if not isinstance(self, shared.Attention):
+            width = shared.sizes("in_features", in_features)
+            if not isinstance(self, shared.Dense):
+                if len(width) != 1:
+                    raise TypeError(f"{type(self).__name__}: in_features must be an integer, got {in_features!r}")
+                (width,) = width
         self.rngs = rngs
         for n, (init, shape) in self._params(width).items():
             setattr(self, n, nnx.Param(init(rngs.params(), shape, jnp.float32)))

@@ -4,6 +4,7 @@
 #pragma once
 #include "core/status.h"
 #include "core/tensor.h"
+#include "core/text.h"
 #include "libte/linear.h"
 #include "libte/init.h"
 
@@ -231,6 +232,14 @@ inline nvte_status needs_scale(const char *name, const nvte_tensor *q, uint32_t 
 inline nvte_status known_flags(uint32_t flags) {
   if (flags & ~0x3fu) return fail(NVTE_ERR_INVALID_ARGUMENT, "flags must be NVTE_LINEAR_*, got 0x%x", flags);
   return NVTE_OK;
+}
+
+// The GEMM's own rule, before anything runs.
+inline nvte_status agree(const char *name, const nvte_tensor *t, const char *other, const nvte_tensor *u) {
+  const DLTensor &a = present(t->data) ? t->data : t->columnwise, &b = present(u->data) ? u->data : u->columnwise;
+  const DType x = dtype_of(a.dtype), y = dtype_of(b.dtype);
+  if (is_fp8(x) ? is_fp8(y) : x == y) return NVTE_OK;
+  return fail(NVTE_ERR_INVALID_ARGUMENT, "%s must have %s's dtype %s, or both must be fp8, got %s", name, other, dtype_name(b.dtype), dtype_name(a.dtype));
 }
 
 // What forward and norm_linear share: the weight's side, and both or none quantised.

@@ -12,7 +12,7 @@ nvte_status validate_forward(const nvte_exec *, const void *p) {
   const bool ready = (a.flags & NVTE_LINEAR_INPUT_READY) != 0;
   if (ready && !given(a.x_quantized)) return fail(NVTE_ERR_INVALID_ARGUMENT, "x_quantized is missing: NVTE_LINEAR_INPUT_READY says that it holds the codes");
   if (!ready && !given(a.x)) return fail(NVTE_ERR_INVALID_ARGUMENT, "x is missing: only NVTE_LINEAR_INPUT_READY with x_quantized does without it");
-  return given(a.x_quantized) ? linear::needs_scale("x_quantized", a.x_quantized, a.flags, ready) : NVTE_OK;
+  return given(a.x_quantized) ? linear::needs_scale("x_quantized", a.x_quantized, a.flags, ready) : linear::agree("weight", a.weight, "x", a.x);
 }
 
 nvte_status validate_backward(const nvte_exec *, const void *p) {
@@ -24,7 +24,14 @@ nvte_status validate_backward(const nvte_exec *, const void *p) {
   if (ready && given(a.dbias)) return fail(NVTE_ERR_INVALID_ARGUMENT, "dbias must be absent with NVTE_LINEAR_INPUT_READY: whoever made the codes sums the bias gradient");
   if (given(a.dx) && !given(a.weight)) return fail(NVTE_ERR_INVALID_ARGUMENT, "weight is missing: dx needs it");
   if (given(a.dweight) && !given(a.x)) return fail(NVTE_ERR_INVALID_ARGUMENT, "x is missing: dweight needs it");
-  return given(a.dy_quantized) ? linear::needs_scale("dy_quantized", a.dy_quantized, a.flags, ready) : NVTE_OK;
+  const bool quantised = given(a.dy_quantized);
+  const nvte_tensor *dy = quantised ? a.dy_quantized : a.dy;
+  const char *name = quantised ? "dy_quantized" : "dy";
+  if (given(a.dx))
+    if (const nvte_status s = linear::agree("weight", a.weight, name, dy)) return s;
+  if (given(a.dweight))
+    if (const nvte_status s = linear::agree("x", a.x, name, dy)) return s;
+  return quantised ? linear::needs_scale("dy_quantized", a.dy_quantized, a.flags, ready) : NVTE_OK;
 }
 
 

@@ -18,7 +18,7 @@ nvte_status validate(const nvte_exec *, const void *p) {
   if (const nvte_status s = linear::validate_weight(a)) return s;
   if (!given(a.x_quantized)) {
     if (!given(a.normalized)) return fail(NVTE_ERR_INVALID_ARGUMENT, "normalized is missing: it is the GEMM's operand where nothing is quantised");
-    return NVTE_OK;
+    return linear::agree("weight", a.weight, "normalized", a.normalized);
   }
   return linear::needs_scale("x_quantized", a.x_quantized, a.flags, false);
 }

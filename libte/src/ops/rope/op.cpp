@@ -12,6 +12,21 @@ static nvte_status bad(const char *what, int64_t got) {
   return fail(NVTE_ERR_INVALID_ARGUMENT, "%s, got %lld", what, (long long)got);
 }
 
+static nvte_status check_position(const RopeShape &r, int64_t position, int64_t b, int64_t s) {
+  if (position >= 0 && position < r.positions) return NVTE_OK;
+  return fail(NVTE_ERR_INVALID_ARGUMENT, "the position of token %lld of batch entry %lld must be in freqs' [0, %lld), got %lld",
+              (long long)s, (long long)b, (long long)r.positions, (long long)position);
+}
+
+// Of one batch entry, where positions count up: both chunks rise, so their ends are enough.
+static nvte_status check_ends(const RopeArgs &a, const RopeShape &r, int64_t b) {
+  if (!r.s) return NVTE_OK;
+  const int64_t ends[] = {0, (r.s + 1) / 2 - 1, r.s / 2, r.s - 1};
+  for (int64_t s : ends)
+    if (nvte_status e = check_position(r, rope_position(a, r, b, s, 0), b, s)) return e;
+  return NVTE_OK;
+}
+
 // Shapes and scalars, on every device.
 static nvte_status check_shapes(const RopeArgs &a) {
   if (a.format < NVTE_FORMAT_SBHD || a.format > NVTE_FORMAT_BHSD) return bad("format must be one of NVTE_FORMAT_* (0 to 3)", a.format);
@@ -47,13 +62,8 @@ static nvte_status check_shapes(const RopeArgs &a) {
   if (a.cp_rank >= a.cp_size)
     return fail(NVTE_ERR_INVALID_ARGUMENT, "cp_rank must be < cp_size = %d, got %d", a.cp_size, a.cp_rank);
   if (a.cp_size > 1 && !ragged && r.s % 2) return bad("context parallelism needs an even local sequence length", r.s);
+  if (!ragged && !given(a.positions) && !given(a.start_positions) && r.b && r.h && r.d) return check_ends(a, r, 0);
   return NVTE_OK;
-}
-
-static nvte_status check_position(const RopeShape &r, int64_t position, int64_t b, int64_t s) {
-  if (position >= 0 && position < r.positions) return NVTE_OK;
-  return fail(NVTE_ERR_INVALID_ARGUMENT, "the position of token %lld of batch entry %lld must be in freqs' [0, %lld), got %lld",
-              (long long)s, (long long)b, (long long)r.positions, (long long)position);
 }
 
 // Values that live in (CPU) memory: everything is looked at before the kernel writes.
@@ -65,11 +75,8 @@ static nvte_status check_values(const RopeArgs &a) {
       if (given(a.positions)) {
         for (int64_t s = 0; s < r.s; s++)
           if (nvte_status e = check_position(r, rope_position(a, r, b, s, 0), b, s)) return e;
-      } else if (r.s) {
-        // both chunks rise, so the ends are enough
-        const int64_t ends[] = {0, (r.s + 1) / 2 - 1, r.s / 2, r.s - 1};
-        for (int64_t s : ends)
-          if (nvte_status e = check_position(r, rope_position(a, r, b, s, 0), b, s)) return e;
+      } else if (given(a.start_positions)) {
+        if (nvte_status e = check_ends(a, r, b)) return e;
       }
     }
     return NVTE_OK;
