@@ -14,6 +14,7 @@ namespace te::gpu::blaslt {
 constexpr const char *kLibraries[] = {"libhipblaslt.so.1", "libhipblaslt.so.0", "libhipblaslt.so"};
 constexpr const char *kName = "libhipblaslt.so";
 constexpr int kOpN = 111, kOpT = 112, kCompute32F = 2;
+constexpr size_t kScaleAlignment = 4;
 constexpr int kTransA = 0, kTransB = 1, kEpilogue = 2, kBiasPointer = 3, kBiasType = 4, kScaleA = 5, kScaleB = 6, kFastAccumulate = -1, kAlignmentA = -1;
 struct Algorithm {
   uint8_t data[16];
@@ -24,6 +25,7 @@ struct Algorithm {
 constexpr const char *kLibraries[] = {"libcublasLt.so.13", "libcublasLt.so.12"};
 constexpr const char *kName = "libcublasLt.so";
 constexpr int kOpN = 0, kOpT = 1, kCompute32F = 68;
+constexpr size_t kScaleAlignment = 16;  // of the addresses of FP8 operands' scales
 constexpr int kTransA = 3, kTransB = 4, kEpilogue = 7, kBiasPointer = 8, kScaleA = 17, kScaleB = 18, kFastAccumulate = 25, kBiasType = 26, kAlignmentA = 5;
 struct Algorithm {
   uint64_t data[8];

@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -140,6 +141,7 @@ Plan plan_of(const nvte_gemm_args &g) {
   p.composed = (g.flags & (NVTE_GEMM_GELU | NVTE_GEMM_DGELU)) || !plain || !types;
   p.c = p.d;
   if (!p.composed && g.beta != 0 && given(g.c)) p.composed = !addressable(g.c->data, &p.c) || p.c.dtype != out;
+  if (!gpu::aligned(p.a.scale, kScaleAlignment) || !gpu::aligned(p.b.scale, kScaleAlignment)) p.composed = true;  // finish() reads them
   if (p.composed) p.c = p.d = {nullptr, DType::f32, p.n}, p.bias = nullptr;
   return p;
 }
@@ -147,7 +149,7 @@ Plan plan_of(const nvte_gemm_args &g) {
 // Workspace that candidates may ask for; small products are not split.
 size_t library_bytes(const Plan &p) { return (double)p.m * (double)p.n * (double)p.k < 0x1p26 ? size_t{1} << 20 : size_t{32} << 20; }
 
-// ---- the library's objects for one call ----
+// ---- the library's objects for one problem ----
 
 int alignment(const void *p) {
   int n = 256;
@@ -163,19 +165,21 @@ class Product {
     set(kTransA, compute_a);
     set(kTransB, compute_b);
     set(kEpilogue, epilogue);
-    if (p.bias) {
-      set(kBiasPointer, static_cast<const void *>(address(p.bias->data)));
-      set(kBiasType, type_of(dtype_of(p.bias->data.dtype)));
-    }
-    if (is_fp8(p.a.m.dtype) && !p.composed) {
-      if (p.b.scale) set(kScaleA, static_cast<const void *>(p.b.scale));
-      if (p.a.scale) set(kScaleB, static_cast<const void *>(p.a.scale));
-    }
+    if (p.bias) set(kBiasType, type_of(dtype_of(p.bias->data.dtype)));
     if (is_fp8(p.a.m.dtype) && kFastAccumulate >= 0) set(kFastAccumulate, static_cast<int8_t>(fast));
     layout(0, p.b.m, p.b.k_unit ? p.k : p.n, p.b.k_unit ? p.n : p.k);
     layout(1, p.a.m, p.a.k_unit ? p.k : p.m, p.a.k_unit ? p.m : p.k);
     layout(2, p.c, p.n, p.m);
     layout(3, p.d, p.n, p.m);
+    point(p);
+  }
+  // What differs between calls of one problem.
+  void point(const Plan &p) {
+    if (p.bias) set(kBiasPointer, static_cast<const void *>(address(p.bias->data)));
+    if (is_fp8(p.a.m.dtype) && !p.composed) {
+      if (p.b.scale) set(kScaleA, static_cast<const void *>(p.b.scale));
+      if (p.a.scale) set(kScaleB, static_cast<const void *>(p.a.scale));
+    }
   }
   ~Product() {
     for (void *l : layouts_)
@@ -221,6 +225,7 @@ class Product {
 // ---- what is remembered ----
 
 struct Choice {
+  std::unique_ptr<Product> call;
   std::vector<Result> candidates;
   int index = -2;  // -2: not decided yet, -1: none works
 };
@@ -321,8 +326,6 @@ nvte_status run_blaslt(const nvte_exec *exec, const void *args) {
     const float alpha = p.composed ? 1.f : a.alpha, beta = p.composed ? 0.f : a.beta;
     const void *c = beta != 0 ? p.c.data : p.d.data;
     if (beta == 0) p.c = p.d;
-    Product call(p, fast);
-    if (!call.ok()) return run_own(*exec, a, "the library takes no such description");
     const std::array<int, 4> aligned = {alignment(p.b.m.data), alignment(p.a.m.data), alignment(c), alignment(p.d.data)};
     const Key key = {p.m, p.n, p.k, p.a.m.ld, p.b.m.ld, p.c.ld, p.d.ld, (int64_t)p.a.m.dtype, (int64_t)p.b.m.dtype, (int64_t)p.d.dtype,
                      p.a.k_unit, p.b.k_unit, p.bias != nullptr, fast, p.a.scale != nullptr, p.b.scale != nullptr, p.composed,
@@ -334,6 +337,10 @@ nvte_status run_blaslt(const nvte_exec *exec, const void *args) {
       const Handle handle = handle_of(exec->device.device_id);
       if (!handle) return run_own(*exec, a, "the library made no handle");
       Choice &choice = choices()[{exec->device.device_id, key}];
+      if (choice.call) choice.call->point(p);
+      else choice.call = std::make_unique<Product>(p, fast);
+      Product &call = *choice.call;
+      if (!call.ok()) return run_own(*exec, a, "the library takes no such description");
       hipStreamCaptureStatus capture = hipStreamCaptureStatusNone;
       (void)hipStreamIsCapturing(stream, &capture);
       const auto attempt = [&](int i, void *d, float b) {
