@@ -172,7 +172,7 @@ BAD: list[tuple[Any, str]] = [
                                    flags="current_scaling"), "x_quantized.compute_scale must be True, since flags have current_scaling, got False"),
     (lambda: te.ops.quantize(X, y=te.Output("e4m3", scale=jnp.ones(3))), r"nvte_quantize: y.scale must be f32 \[1\], got f32 \[3\]"),
     (lambda: te.ops.quantize(X, y=te.Output("e4m3", scale=jnp.ones(1, jnp.bfloat16))), r"nvte_quantize: y.scale must be f32 \[1\], got bf16 \[1\]"),
-    (lambda: te.ops.dequantize(te.Quantized(CODES, scale_inv="a")), "nvte_dequantize: x_scale_inv must be an array that JAX takes, got str"),
+    (lambda: te.ops.dequantize(te.Quantized(CODES, scale_inv="one")), "nvte_dequantize: x_scale_inv must be an array that JAX takes, got str"),
     (lambda: te.ops.dequantize(te.Quantized(CODES, scale_inv=jnp.ones(2))), r"nvte_dequantize: x.scale_inv must be f32 \[1\], got f32 \[2\]"),
     (lambda: te.ops.gemm(X, X, view=":pairs"), "nvte_gemm: view must be '' .*, got ':pairs'"),
     (lambda: te.ops.linear_forward(X, X, view=":pairs"), r"nvte_linear_forward: weight must have a pair in dimension -3, got \[4, 8\]"),

@@ -82,8 +82,12 @@ print("good")
 def test_shard_map_over_some_axes(python: Any) -> None:
     if not hasattr(jax, "shard_map"):
         pytest.skip("this jax has no axis_names")
-    out = python(PARTIAL, {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"})
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+    out = python(PARTIAL, {**flags, "JAX_USE_SHARDY_PARTITIONER": "true"})
     assert out.stdout.strip() == "good", out.stderr
+    if hasattr(jax.config, "jax_use_shardy_partitioner"):  # without, XLA would end the process
+        out = python(PARTIAL, {**flags, "JAX_USE_SHARDY_PARTITIONER": "false"})
+        assert out.returncode == 1 and "or jax_use_shardy_partitioner True: got ['d'] without ['t']" in out.stderr, out.stderr
 
 
 EXPLICIT = """

@@ -307,9 +307,13 @@ def _direct(arrays: Iterable[Array]) -> bool:
     arrays = tuple(arrays)
     if not any(isinstance(x, jax.core.Tracer) for x in arrays):
         return all(len(x.devices()) == 1 for x in arrays if isinstance(x, Array))
-    if hasattr(jax, "shard_map"):
-        return any(t == jax.sharding.AxisType.Manual for t in jax.sharding.get_abstract_mesh().axis_types)
-    return in_old_shard_map()
+    mesh = jax.sharding.get_abstract_mesh()
+    manual = [n for n, t in zip(mesh.axis_names, mesh.axis_types) if t == jax.sharding.AxisType.Manual]
+    rest = [n for n in mesh.axis_names if n not in manual and mesh.shape[n] > 1]
+    if manual and rest and not getattr(jax.config, "jax_use_shardy_partitioner", True):  # XLA's older partitioner ends the process there
+        raise NotImplementedError(f"libte_jax: shard_map must be over all axes of its mesh, or jax_use_shardy_partitioner True: got {manual} "
+                                  f"without {rest}")
+    return bool(manual) if hasattr(jax, "shard_map") else in_old_shard_map()
 
 
 @lru_cache(maxsize=4096)
