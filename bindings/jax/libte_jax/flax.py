@@ -76,7 +76,7 @@ class DotProductAttention(_Linen, shared.Attention):
 
 class MultiHeadAttention(_Linen, shared.MultiHead):
     """Attention with projections: (inputs_q, inputs_kv, mask=None, bias=None, *, deterministic=False), self-attention where both are the same
-    object (inside of jit too: pass one argument twice there), else cross-attention with parameters of its own; input_layernorm
+    object (under jit too: give it one argument, and use it twice), else cross-attention with parameters of its own; input_layernorm
     normalises the queries' input first. Returns (y, norm(x) or None)."""
 
 
