@@ -273,6 +273,16 @@ def test_scales_by_callables() -> None:
     assert forward_slots(m).scale[0] == 448.0 / torch.tensor(6.0) / 4 and seen
 
 
+def test_a_recipe_is_not_taken_for_enabled() -> None:
+    for wrong in (te.Float8CurrentScaling(), "yes", None):
+        with pytest.raises(TypeError, match="enabled must be True or False"):
+            te.autocast(wrong)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="enabled must be True or False"):
+            te.fp8_autocast(wrong)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="calibrating must be"):
+        te.autocast(True, te.DelayedScaling())  # type: ignore[arg-type]
+
+
 def test_what_a_callable_may_return() -> None:
     x = torch.full((2, 8), 3.0)
     for returned, rule in ((lambda h: h.amax(0, keepdim=True), r"amax_compute_algo: must return a tensor \[2\], got \[1, 2\]"), (lambda h: 3.0, "got float")):

@@ -98,6 +98,9 @@ class autocast:
         amax_reduction_group: Any = None,
         _graph: bool = False,
     ) -> None:
+        for name, value in (("enabled", enabled), ("calibrating", calibrating)):
+            if not isinstance(value, int) and type(value).__name__ not in ("bool", "bool_"):  # numpy's, too
+                raise TypeError(f"autocast: {name} must be True or False, got {value!r}; the recipe is the argument recipe")
         if recipe is None:
             recipe = get_default_recipe()
         if not isinstance(recipe, (DelayedScaling, Float8CurrentScaling)):
