@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The GEMM through a vendor's library, against one that stands in for it on the host.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <sstream>
+#include <string>
 #include <vector>
 
 #include "libte/init.h"
@@ -13,6 +19,7 @@ extern "C" int library_descriptions, library_failures;
 namespace te {
 namespace {
 int g_own = 0, g_finished = 0;
+std::string g_load, g_save;  // TE_HIPBLASLT_ALGO_*
 }
 
 // What blaslt.cpp needs of a plug-in.
@@ -21,10 +28,10 @@ const nvte_host &host() {
   static nvte_host h = [] {
     nvte_host t = {};
     t.config_get = [](const char *key, char *buf, size_t size, size_t *) -> nvte_status {
-      snprintf(buf, size, "%s", strstr(key, "_ALGO_LOAD") || strstr(key, "_ALGO_SAVE") ? "" : strstr(key, "COUNT") && strstr(key, "ALGO") ? "16" : "0");
+      snprintf(buf, size, "%s", strstr(key, "_ALGO_LOAD") ? g_load.c_str() : strstr(key, "_ALGO_SAVE") ? g_save.c_str() : strstr(key, "COUNT") && strstr(key, "ALGO") ? "16" : "0");
       return NVTE_OK;
     };
-    t.log = [](int32_t, const char *) {};
+    t.log = [](int32_t, const char *text) { fprintf(stderr, "%s\n", text); };
     return t;
   }();
   return h;
@@ -93,6 +100,36 @@ void check(int64_t k, int offset, int seed) {
       for (int64_t l = 0; l < k; l++) s += (float)a[i * k + l] * (float)b[j * k + l];
       ASSERT_EQ(d[i * n + j], s * *sa * *sb + bias[(size_t)j]) << i << ", " << j;
     }
+}
+
+// Each part is a process of its own, since the files are looked at once.
+TEST(BlasltDeathTest, choices_are_saved_and_loaded) {
+  const auto run = [](const std::string &load, const std::string &save) {
+    g_load = load, g_save = save;
+    check(16, 0, 0);
+    std::exit(testing::Test::HasFailure());
+  };
+  const auto read = [](const std::string &path) {
+    std::ostringstream text;
+    text << std::ifstream(path).rdbuf();
+    return text.str();
+  };
+  char folder[] = "/tmp/libte_blaslt_XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  const std::string in = std::string(folder) + "/", saved = in + "saved", other = in + "other", again = in + "again", cut = in + "cut";
+  EXPECT_EXIT(run("", saved), testing::ExitedWithCode(0), "");
+  std::string text = read(saved);
+  ASSERT_EQ(text.substr(0, text.find('\n')), "cuda 130000");
+  ASSERT_EQ(text.substr(text.size() - 3), ",0\n");  // the first candidate
+  text[text.size() - 2] = '1';                       // another one, which only a process that loads the file takes
+  std::ofstream(other) << text;
+  EXPECT_EXIT(run(other, again), testing::ExitedWithCode(0), "");
+  EXPECT_EQ(read(again), text);
+  std::ofstream(cut) << text.substr(0, text.size() - 3);
+  EXPECT_EXIT(run(cut, saved), testing::ExitedWithCode(0), "cut is not used: a line is damaged");
+  EXPECT_EXIT(run(in + "absent", ""), testing::ExitedWithCode(0), "");
+  for (const std::string &file : {saved, other, again, cut}) remove(file.c_str());
+  EXPECT_EQ(rmdir(folder), 0);
 }
 
 TEST(Blaslt, a_problem_is_described_once_and_each_call_has_its_own_pointers) {

@@ -259,8 +259,9 @@ class File {
     return at == known_.end() ? -1 : at->second;
   }
   void add(const Key &k, int candidate) {
-    if (save_.empty() || find(k) == candidate) return;
+    if (save_.empty() || (find(k) == candidate && saved_)) return;
     known_[k] = candidate;
+    saved_ = true;
     const std::string unfinished = save_ + "." + std::to_string(getpid());
     std::ofstream out(unfinished);
     gemm::write_choices(out, library_, known_);
@@ -275,6 +276,7 @@ class File {
   }
   std::string library_, save_;
   gemm::Choices known_;
+  bool saved_ = false;  // what was loaded is saved too, with the first choice
 };
 File &file(Handle h) {
   static auto *f = new File(h);
