@@ -1,12 +1,25 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # build/cuda/libte_cuda.so and its test program build/cuda/tests/cpp/libte_ops_cuda by nvcc. CUDA_ARCHS="80;90" picks other chips; needs no GPU.
+# Where there is no nvcc, NVIDIA's wheels are installed into build/nvcc; exit status 3 where pip does not find them.
 #     scripts/cuda.sh [target ...]
 . "$(dirname "$0")/env.sh"
 targets=("$@")
 [ $# -gt 0 ] || targets=(te_cuda libte_ops_cuda te_cudnn_tests)
-command -v nvcc >/dev/null || die "nvcc is missing: install the CUDA toolkit (12.4 or newer) and put its bin folder on PATH"
 tree=$BUILD/cuda
+if ! command -v nvcc >/dev/null; then
+  kit=$BUILD/nvcc/nvidia/cu13
+  if ! [ -e "$kit/lib64" ]; then
+    say "nvcc of NVIDIA's wheels into $BUILD/nvcc"
+    rm -rf "$BUILD/nvcc"
+    "$PY" -m pip --disable-pip-version-check install -q --no-deps --target "$BUILD/nvcc" nvidia-cuda-{nvcc,runtime,cccl,crt}'==13.0.*' 'nvidia-nvvm==13.0.*' >&2 || {
+      say "nvcc is missing, and pip does not find its wheels: install the CUDA toolkit (12.4 or newer) and put its bin folder on PATH"
+      exit 3
+    }
+    ln -s lib "$kit/lib64" # where its nvcc looks
+  fi
+  PATH=$kit/bin:$PATH
+fi
 archs=${CUDA_ARCHS:-80;90}
 archs=$(sed 's/[0-9]\+[a-z]*/&-real/g' <<<"$archs")
 launcher=()

@@ -1,30 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# build/hip/libte_hip.so and its test program build/hip/tests/cpp/libte_ops_hip by ROCm's clang, for HIP_ARCHS (gfx942,gfx950). The compiler
-# runs in the root ROCM_ROOT (/opt/rocm-chroot, made by ROCM_SETUP: a script that takes the root as its argument, and --mount ROOT SRC); the
-# C library it compiles against is an old one, so that what it makes runs on older systems than the compiler does.
+# build/hip/libte_hip.so and its test program build/hip/tests/cpp/libte_ops_hip by ROCm's clang, for HIP_ARCHS (gfx942,gfx950), in the system
+# that scripts/rocm.sh makes (exit status 3 where it cannot).
 #     scripts/hip.sh [target ...]
 . "$(dirname "$0")/env.sh"
 targets=("$@")
 [ $# -gt 0 ] || targets=(te_hip libte_ops_hip)
 root=${ROCM_ROOT:-/opt/rocm-chroot}
-setup=${ROCM_SETUP:-$ROOT/../shared/rocm/setup.sh}
-[ -f "$setup" ] || die "the ROCm toolchain's setup script is missing at $setup; ROCM_SETUP names it"
-bash "$setup" "$root" >&2
-# ---- the sysroot: glibc 2.31 and its libstdc++, packages of an old release
-base=$root/opt/base
-if ! [ -f "$base/.ready" ]; then
-  say "old C library into $base"
-  mirror=$( { sed -n 's/^URIs: *//p' /etc/apt/sources.list.d/*.sources 2>/dev/null; awk '/^deb /{print $2}' /etc/apt/sources.list 2>/dev/null; } | grep '/debian/*$' | head -n1 || true)
-  [ -n "$mirror" ] || die "no package mirror found in this machine's apt sources"
-  rm -rf "$base"
-  debootstrap --variant=minbase --include=libc6-dev,libstdc++-10-dev bullseye "$base" "$mirror" >"$root/tmp/base.log" 2>&1 || { tail -5 "$root/tmp/base.log" >&2; die "no old C library"; }
-  # absolute links would leave the sysroot
-  find "$base/lib64/" "$base/usr/lib/x86_64-linux-gnu" -maxdepth 1 -type l -lname '/*' | while read -r link; do
-    ln -sfn "$(realpath --relative-to "$(dirname "$(realpath -s "$link")")" -m -s "$base$(readlink "$link")")" "$link"
-  done
-  touch "$base/.ready"
-fi
+scripts/rocm.sh
 # ---- the source tree, at /te in the root
 mkdir -p "$root/te"
 if ! [ "$(stat -c %d:%i "$root/te")" = "$(stat -c %d:%i "$ROOT")" ]; then
