@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import copy
+import subprocess
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Optional
 
 import pytest
@@ -228,3 +230,56 @@ def test_deterministic_attention_repeats_its_bits() -> None:
         runs.append(gradients)
     for run in runs[1:]:
         assert all(torch.equal(a, b) for a, b in zip(run, runs[0]))
+
+
+Python = Callable[..., "subprocess.CompletedProcess[str]"]
+PRODUCT = """
+import torch, libte_torch as te
+m = te.Linear(512, 256, bias=False, params_dtype=torch.bfloat16, device="cuda")
+x, w = (torch.randint(-2, 3, (n, 512), device="cuda").bfloat16() for n in (64, 256))  # sums are exact
+m.weight.data.copy_(w)
+assert torch.equal(m(x), (x.double() @ w.double().t()).bfloat16())
+"""
+
+
+def test_gemm_choices_are_saved_and_loaded(python: Python, tmp_path: Path) -> None:
+    saved, doctored, again, cut = (tmp_path / n for n in ("saved.csv", "doctored.csv", "again.csv", "cut.csv"))
+    run = python(PRODUCT, {"TE_HIPBLASLT_ALGO_SAVE": str(saved), "TE_HIPBLASLT_TUNING_RUN_COUNT": "3"})
+    assert run.returncode == 0, run.stderr
+    library, *rows = saved.read_text().splitlines()
+    assert library.startswith(("cuda ", "hip ")) and rows
+    # other candidates than those chosen: only a process that loads the file takes them
+    other = [row.rsplit(",", 1)[0] + (",1" if row.endswith(",0") else ",0") for row in rows]
+    doctored.write_text("\n".join([library, *other]) + "\n")
+    run = python(PRODUCT, {"TE_HIPBLASLT_ALGO_LOAD": str(doctored), "TE_HIPBLASLT_ALGO_SAVE": str(again)})
+    assert run.returncode == 0, run.stderr
+    assert again.read_text() == doctored.read_text()
+    cut.write_text(saved.read_text()[:-4])
+    run = python(PRODUCT, {"TE_HIPBLASLT_ALGO_LOAD": str(cut)})
+    assert run.returncode == 0 and "is not used: a line is damaged" in run.stderr, run.stderr
+
+
+TURN = """
+import torch
+from libte_torch import ops
+x = torch.randn(256, 512, device="cuda")
+y = torch.empty(512, 256, device="cuda")
+ops.transpose(x, y, None)
+assert torch.equal(y, x.t())
+"""
+
+
+def test_kernels_compiled_at_run_time_are_kept(python: Python, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    environment = {"LIBTE_CACHE_DIR": str(cache), "LIBTE_TRACE": "1", "NVTE_DISABLE_NVRTC": None}
+    run = python(TURN, environment)
+    assert run.returncode == 0 and "rtc" in run.stderr, run.stderr
+    (file,) = cache.iterdir()
+    whole, made = file.read_bytes(), file.stat().st_ino
+    assert python(TURN, environment).returncode == 0
+    assert file.stat().st_ino == made  # found, not made again
+    file.write_bytes(whole[:-9])
+    run = python(TURN, environment)
+    assert run.returncode == 0 and "rtc" in run.stderr and file.read_bytes() == whole
+    run = python(TURN, {**environment, "NVTE_DISABLE_NVRTC": "1"})
+    assert run.returncode == 0 and "NVTE_DISABLE_NVRTC is set" in run.stderr, run.stderr

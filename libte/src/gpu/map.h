@@ -19,7 +19,7 @@ template <class K> constexpr int rows_ahead(int inputs) {
 //    visit(f), which calls f(what) of a choice that a grid takes alike; apply(what, const float (&)[kInputs][8], float (&)[kOutputs][8]).
 // part: [row blocks, kOutputs * k] column sums of the unrounded numbers, or absent.
 template <class K, class F> static __global__ void __launch_bounds__(kMapThreads, F::kOutputs == 1 ? 4 : 3) map_kernel(
-    F f, Target y, int64_t m, int64_t k, int across, int rows_a_block, float *part) {
+    F all, Target y, int64_t m, int64_t k, int across, int rows_a_block, float *part) {
   const int64_t block_row = blockIdx.x / (unsigned)across, column = (int64_t)(blockIdx.x % (unsigned)across) * kMapColumns + threadIdx.x % 32 * 8;
   constexpr int kOutputs = F::kOutputs;
   const int down = (int)threadIdx.x / 32;
@@ -31,6 +31,7 @@ template <class K, class F> static __global__ void __launch_bounds__(kMapThreads
     constexpr int kAhead = rows_ahead<K>(F::kInputs);
 #pragma unroll 1
     for (int64_t first = begin + down; first < end; first += kMapHeight * kAhead) {
+      const F &f = device::again_if<!K::known>(all);
       Eight<K> in[kAhead][F::kInputs];
 #pragma unroll
       for (int u = 0; u < kAhead; u++)
@@ -74,7 +75,7 @@ template <class K, class F> static __global__ void __launch_bounds__(kMapThreads
       if (c < k) part[(block_row * kOutputs + o) * k + c] = total;
     }
   }
-  finish<kMapThreads>(y.q, amax, (int)blockIdx.x, 0);
+  finish<kMapThreads>(y.q, amax, (int)blockIdx.x);
 }
 
 // The launch of a map over y [m, k]: flat tensors are cut into rows of a better length.

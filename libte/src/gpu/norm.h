@@ -18,7 +18,8 @@ struct NormForward {
   float epsilon, plus;
 };
 
-template <class S, class K, bool Rms> static __global__ void __launch_bounds__(S::kBlock, (row_blocks_together<S, K>(1024))) norm_forward_kernel(NormForward p) {
+template <class S, class K, bool Rms> static __global__ void __launch_bounds__(S::kBlock, (row_blocks_together<S, K>(1024))) norm_forward_kernel(NormForward all) {
+  const NormForward &p = all;
   const int t = (int)threadIdx.x % S::kThreads;
   int64_t row = (int64_t)blockIdx.x * S::kRows + threadIdx.x / S::kThreads;
   device::per_lane(row);
@@ -85,6 +86,7 @@ template <class S, class K, bool Rms> static __global__ void __launch_bounds__(S
   }
   float amax = 0.f;
   each_group<S>(t, h, [&](int g, int64_t j, int n) {
+    const NormForward &p = device::again_if<!K::known>(all);
     if constexpr (!S::kHeld) {
       fetch(g, j, n);
       if (p.residual.base) add(g, j, n);
@@ -104,7 +106,7 @@ template <class S, class K, bool Rms> static __global__ void __launch_bounds__(S
     }
     put8_as<K>(p.y, row * p.h + j, n, scale, w, amax);
   });
-  finish<S::kBlock>(p.y.q, amax, (int)blockIdx.x, 0);
+  finish<S::kBlock>(p.y.q, amax, (int)blockIdx.x);
 }
 
 struct NormBackward {
@@ -127,7 +129,8 @@ template <class F> void with_sum_shape(int64_t h, F &&f) {
 }
 // A block walks rows blockIdx.x, blockIdx.x + gridDim.x, ... and keeps its column sums in registers where rows are held; then the next row is
 // on its way while this one is worked on.
-template <class S, class K, bool Rms> static __global__ void __launch_bounds__(S::kBlock, (row_blocks_together<S, K>(512))) norm_backward_kernel(NormBackward p) {
+template <class S, class K, bool Rms> static __global__ void __launch_bounds__(S::kBlock, (row_blocks_together<S, K>(512))) norm_backward_kernel(NormBackward all) {
+  const NormBackward &p = all;
   constexpr int kGroups = S::kGroups;
   const int t = (int)threadIdx.x % S::kThreads, group = (int)threadIdx.x / S::kThreads;
   const float inverse = 1.f / (float)p.h;
@@ -148,11 +151,12 @@ template <class S, class K, bool Rms> static __global__ void __launch_bounds__(S
   };
   begin(row);
   for (int64_t k = 0; k < steps; k++, row += stride) {  // every thread takes every step: there are barriers inside
+    const NormBackward &p = device::again_if<!K::known>(all);
     const int64_t h = row < p.rows ? p.h : 0;
     const float m = next_m, r = next_r;
     float n[8], d[8], w[8], s1 = 0.f, s2 = 0.f;
     // d, n = normalised x, w = d times the weight; twice, since holding them costs more than making them
-    const auto fetch = [&](int g, int64_t j, int count) {
+    const auto fetch = [&](const NormBackward &p, int g, int64_t j, int count) {
       if constexpr (!S::kHeld) x[g].load(p.x, row, j, count), dy[g].load(p.dy, row, j, count), weights(g, j, count);
       x[g].forget(), dy[g].forget(), gamma[g].forget();
       x[g].floats(n), dy[g].floats(d);
@@ -167,7 +171,7 @@ template <class S, class K, bool Rms> static __global__ void __launch_bounds__(S
     for (int g = 0; g < kGroups; g++) x[g] = next_x[g], dy[g] = next_dy[g];
     begin(row + stride);
     each_group<S>(t, h, [&](int g, int64_t j, int count) {
-      fetch(g, j, count);
+      fetch(p, g, j, count);
       device::per_lane(count);
 #pragma unroll
       for (int i = 0; i < 8; i++) {
@@ -181,10 +185,11 @@ template <class S, class K, bool Rms> static __global__ void __launch_bounds__(S
     row_sums<S, !Rms>(s1, s2, (int)(k & 1));
     s1 *= inverse, s2 *= inverse;
     each_group<S>(t, h, [&](int g, int64_t j, int count) {
+      const NormBackward &p = device::again_if<!K::known>(all);
       Eight<K> add;
       float a[8], out[8];
       if (p.add.base) add.load(p.add, row, j, count);
-      fetch(g, j, count);
+      fetch(p, g, j, count);
       if (p.add.base) add.floats(a);
 #pragma unroll
       for (int i = 0; i < 8; i++) out[i] = r * (w[i] - n[i] * s1 - s2) + (p.add.base ? a[i] : 0.f);
@@ -193,18 +198,19 @@ template <class S, class K, bool Rms> static __global__ void __launch_bounds__(S
     });
   }
   if constexpr (S::kHeld) {
+    const NormBackward &p = device::again_if<!K::known>(all);
     const int64_t slot = (int64_t)blockIdx.x * S::kRows + group;
     each_group<S>(t, p.h, [&](int g, int64_t j, int count) {
       if constexpr (K::known) {
         if (p.dgamma_part) device::store_f32<8>(p.dgamma_part + slot * p.h + j, dg[g]);
         if (!Rms && p.dbeta_part) device::store_f32<8>(p.dbeta_part + slot * p.h + j, db[g]);
-        return;
-      }
+      } else {
 #pragma unroll
-      for (int i = 0; i < 8; i++) {
-        if (i >= count) continue;
-        if (p.dgamma_part) p.dgamma_part[slot * p.h + j + i] = dg[g][i];
-        if (!Rms && p.dbeta_part) p.dbeta_part[slot * p.h + j + i] = db[g][i];
+        for (int i = 0; i < 8; i++) {
+          if (i >= count) continue;
+          if (p.dgamma_part) p.dgamma_part[slot * p.h + j + i] = dg[g][i];
+          if (!Rms && p.dbeta_part) p.dbeta_part[slot * p.h + j + i] = db[g][i];
+        }
       }
     });
   }

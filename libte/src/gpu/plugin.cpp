@@ -4,8 +4,10 @@
 
 #include <cstddef>
 #include <cstdio>
+#include <map>
 #include <mutex>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include "gpu/contain.h"
@@ -46,17 +48,22 @@ nvte_status contain(nvte_status (*body)(void *context), void *context) noexcept 
   }
 }
 
-int multiprocessors(int device) {
+// An attribute of a device, read once; `unknown` where it cannot be.
+static int attribute(hipDeviceAttribute_t which, int device, int unknown) {
   static std::mutex mutex;
-  static std::vector<int> counts;
+  static std::map<std::pair<int, int>, int> known;
   std::lock_guard<std::mutex> lock(mutex);
-  if (static_cast<size_t>(device) >= counts.size()) counts.resize(device + 1, 0);
-  if (!counts[device]) {
-    int n = 0;
-    if (hipDeviceGetAttribute(&n, hipDeviceAttributeMultiprocessorCount, device) != hipSuccess || n < 1) n = 1;
-    counts[device] = n;
-  }
-  return counts[device];
+  const auto at = known.find({static_cast<int>(which), device});
+  if (at != known.end()) return at->second;
+  int n = 0;
+  if (hipDeviceGetAttribute(&n, which, device) != hipSuccess) return unknown;
+  return known[{static_cast<int>(which), device}] = n;
+}
+int multiprocessors(int device) { return attribute(hipDeviceAttributeMultiprocessorCount, device, 1); }
+bool overlaps(const nvte_exec &exec) {
+  hipStreamCaptureStatus capture = hipStreamCaptureStatusNone;
+  return attribute(hipDeviceAttributeComputeCapabilityMajor, exec.device.device_id, 0) >= kOverlapMajor &&
+         hipStreamIsCapturing(stream_of(exec), &capture) == hipSuccess && capture == hipStreamCaptureStatusNone;
 }
 
 static nvte_status device_count(int32_t *count) {

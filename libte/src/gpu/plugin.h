@@ -45,6 +45,8 @@ inline nvte_status launched(const char *what) { return check(hipGetLastError(), 
 
 // Multiprocessors of a device (cached).
 int multiprocessors(int device);
+// Whether kernels of the call's stream may overlap (gpu::launch_behind): the chip can, and no graph is being captured, whose users may not know such edges.
+bool overlaps(const nvte_exec &exec);
 
 // Catches what host code may throw: the body of every run().
 template <class F> nvte_status guarded(const nvte_exec *exec, F &&body) noexcept {
@@ -52,6 +54,14 @@ template <class F> nvte_status guarded(const nvte_exec *exec, F &&body) noexcept
   if (scope.status() != NVTE_OK) return scope.status();
   return body();
 }
+
+#if defined(TE_LAUNCHES)
+// Launches a kernel that begins with device::await_previous(), so that its start is hidden behind the end of the kernel in front of it.
+template <class... P, class... A> void launch_behind(const nvte_exec &exec, void (*kernel)(P...), dim3 grid, int threads, A... arguments) {
+  if (overlaps(exec)) hipLaunchKernelBehind(kernel, grid, dim3((unsigned)threads), stream_of(exec), arguments...);
+  else kernel<<<grid, (unsigned)threads, 0, stream_of(exec)>>>(static_cast<P>(arguments)...);
+}
+#endif
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline bool aligned(const void *p, size_t bytes) { return reinterpret_cast<uintptr_t>(p) % bytes == 0; }

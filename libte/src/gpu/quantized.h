@@ -3,41 +3,16 @@
 // amax is reduced in two stages by default (block maxima in workspace, then one block); NVTE_USE_ATOMIC_AMAX=1 takes atomics, and so does an amax
 // that a few blocks merge into: a second launch would cost more than their kernel.
 #pragma once
-#include "gpu/device/reduce.h"
+#include "gpu/device/quantised.h"
 #include "gpu/device/vec.h"
 #include "gpu/plugin.h"
 
 namespace te::gpu {
 
-// Device-side view of how to write one quantised tensor.
-struct Quantised {
-  const float *scale;   // absent: 1
-  float *scale_inv;     // absent: not written
-  float *columnwise_scale_inv;
-  float *block_amax;    // workspace, one value a block; absent: no amax
-  float *atomic_amax;   // instead of block_amax
-};
-
-__device__ __forceinline__ float scale_of(const Quantised &q) { return q.scale ? *q.scale : 1.f; }
-
-// Called by every thread of every block at its end, with the thread's own maximum.
-template <int Threads> __device__ __forceinline__ void finish(const Quantised &q, float amax, int block, int blocks_dim) {
-  if (q.block_amax || q.atomic_amax) {
-    amax = device::block_reduce<Threads>(amax, device::Max{}, 0.f);
-    if (threadIdx.x == 0) {
-      if (q.block_amax) q.block_amax[block] = amax;
-      else device::atomic_max(q.atomic_amax, amax);
-    }
-  }
-  if (block == 0 && threadIdx.x == 0) {
-    if (q.scale_inv) *q.scale_inv = device::divide(1.f, scale_of(q));
-    if (q.columnwise_scale_inv) *q.columnwise_scale_inv = device::divide(1.f, scale_of(q));
-  }
-  (void)blocks_dim;
-}
-
 // Second stage: amax = max over blocks (and over what it held, when accumulating).
 static __global__ void __launch_bounds__(1024) reduce_amax(const float *part, int n, float *amax, int accumulate, const float *noop) {
+  device::await_previous();
+  device::let_next_begin();
   if (noop && *noop == 1.f) return;
   float m = 0.f;
   for (int i = (int)threadIdx.x; i < n; i += 1024) m = fmaxf(m, part[i]);
@@ -78,7 +53,7 @@ inline nvte_status prepare(const nvte_exec &e, const nvte_tensor &y, int blocks,
 }
 inline nvte_status finish_amax(const nvte_exec &e, const nvte_tensor &y, const Quantised &q, int blocks, const float *noop = nullptr) {
   if (!q.block_amax || q.block_amax == address_as<float>(y.amax)) return NVTE_OK;
-  reduce_amax<<<1, 1024, 0, stream_of(e)>>>(q.block_amax, blocks, address_as<float>(y.amax), (y.flags & NVTE_TENSOR_AMAX_ACCUMULATE) != 0, noop);
+  launch_behind(e, reduce_amax, 1, 1024, q.block_amax, blocks, address_as<float>(y.amax), (y.flags & NVTE_TENSOR_AMAX_ACCUMULATE) != 0, noop);
   return launched("amax reduction");
 }
 

@@ -12,6 +12,15 @@ struct e4m3 { unsigned char b; };
 struct e5m2 { unsigned char b; };
 struct e4m3fnuz { unsigned char b; };
 struct e5m2fnuz { unsigned char b; };
+// By the numbers of core's DType, for run-time compilation.
+template <int> struct Numbered;
+template <> struct Numbered<0> { using type = float; };
+template <> struct Numbered<1> { using type = f16; };
+template <> struct Numbered<2> { using type = bf16; };
+template <> struct Numbered<3> { using type = e4m3; };
+template <> struct Numbered<4> { using type = e5m2; };
+template <> struct Numbered<5> { using type = e4m3fnuz; };
+template <> struct Numbered<6> { using type = e5m2fnuz; };
 
 TE_DEVICE unsigned bits(float x) { return __float_as_uint(x); }
 TE_DEVICE float from_bits(unsigned u) { return __uint_as_float(u); }

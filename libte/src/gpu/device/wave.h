@@ -7,6 +7,9 @@
 
 namespace te::device {
 
+#if defined(TE_RTC)  // run-time compilation has no C headers
+using int64_t = long long;
+#endif
 #if defined(TE_VENDOR_HIP)
 #if defined(__GFX9__) || !defined(__AMDGCN__)  // the host's pass only parses device code
 inline constexpr int kWave = 64;
@@ -53,6 +56,22 @@ TE_DEVICE void opaque(unsigned &v) {
   (void)v;
 #endif
 }
+// The kernel's first parameter, read anew from here on: AMD's compiler would keep all of a large one in scalar registers from the start, and has
+// too few of them. P: its type.
+template <class P> TE_DEVICE const P &again(const P &p) {
+#if defined(TE_VENDOR_HIP) && defined(__AMDGCN__)
+  auto at = (const __attribute__((address_space(4))) P *)__builtin_amdgcn_kernarg_segment_ptr();
+  asm volatile("" : "+s"(at));
+  (void)p;
+  return *(const P *)at;
+#else
+  return p;
+#endif
+}
+template <bool Again, class P> TE_DEVICE const P &again_if(const P &p) {
+  if constexpr (Again) return again(p);
+  else return p;
+}
 // How often loops over rows are unrolled; AMD has no scalar registers to spare for it.
 #if defined(TE_VENDOR_HIP)
 inline constexpr int kUnrollRows = 1;
@@ -65,6 +84,18 @@ inline constexpr int kResidentThreads = 304 * 512;
 #else
 inline constexpr int kResidentThreads = 132 * 512;
 #endif
+// A kernel of gpu::launch_behind may be resident before the one in front of it ends: it waits here before it touches memory.
+TE_DEVICE void await_previous() {
+#if defined(TE_VENDOR_CUDA) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+// From here on (once every block came here) the kernel behind may become resident.
+TE_DEVICE void let_next_begin() {
+#if defined(TE_VENDOR_CUDA) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
 TE_DEVICE int lane() { return (int)(threadIdx.x % kWave); }
 TE_DEVICE int wave() { return (int)(threadIdx.x / kWave); }
 

@@ -8,6 +8,7 @@
 using hipError_t = cudaError_t;
 using hipStream_t = cudaStream_t;
 using hipEvent_t = cudaEvent_t;
+using hipDeviceAttribute_t = cudaDeviceAttr;
 using hipStreamCaptureStatus = cudaStreamCaptureStatus;
 constexpr auto hipSuccess = cudaSuccess;
 constexpr auto hipErrorNoDevice = cudaErrorNoDevice;
@@ -46,6 +47,19 @@ constexpr auto hipMemcpyDefault = cudaMemcpyDefault;
 #define hipEventRecord cudaEventRecord
 #define hipEventSynchronize cudaEventSynchronize
 #define hipEventElapsedTime cudaEventElapsedTime
+// The launch attribute behind gpu::launch_behind: the kernel may become resident while the one in front of it ends.
+constexpr int kOverlapMajor = 9;  // the first compute capability that has it
+#if defined(__CUDACC__)
+#define TE_LAUNCHES 1  // kernels are compiled here, and can be launched
+template <class... P, class... A> inline void hipLaunchKernelBehind(void (*kernel)(P...), dim3 grid, dim3 block, hipStream_t stream, A... arguments) {
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid, config.blockDim = block, config.stream = stream, config.attrs = &attribute, config.numAttrs = 1;
+  (void)cudaLaunchKernelEx(&config, kernel, static_cast<P>(arguments)...);
+}
+#endif
 #endif
 #define TE_GPU_NAME "cuda"
 #define TE_GPU_DEVICE_TYPE kDLCUDA

@@ -12,6 +12,7 @@
   X(hipGetDevice, (int *a), (a))                                                                                            \
   X(hipSetDevice, (int a), (a))                                                                                             \
   X(hipDeviceGetAttribute, (int *a, hipDeviceAttribute_t b, int c), (a, b, c))                                              \
+  X(hipGetDevicePropertiesR0600, (hipDeviceProp_tR0600 * a, int b), (a, b))                                                 \
   X(hipGetLastError, (), ())                                                                                                \
   X(hipPeekAtLastError, (), ())                                                                                             \
   X(hipFuncSetAttribute, (const void *a, hipFuncAttribute b, int c), (a, b, c))                                             \

@@ -11,6 +11,8 @@ constexpr int kThreads = 512, kUnroll = 4;
 // K known: x is contiguous, whatever its shape.
 template <class K> __global__ void __launch_bounds__(kThreads) amax_kernel(
     Input x, int64_t groups, int64_t k, int64_t across, float *part, const float *noop) {
+  device::await_previous();
+  device::let_next_begin();
   if (noop && *noop == 1.f) return;
   const int64_t step = (int64_t)gridDim.x * kThreads;
   float amax = 0.f;
@@ -55,9 +57,9 @@ nvte_status launch(const nvte_exec &e, const nvte_compute_amax_args &a, const Ca
   const float *noop = a.noop ? address_as<const float>(a.noop->data) : nullptr;
   const int64_t across = c.k > 0 ? gpu::ceil_div(c.k, 8) : 1;
   gpu::with_types<false>(gpu::knowable(c.x, c.x.dtype) && c.x.rows.stride == c.k, c.x.dtype, c.x.dtype, [&](auto known) {
-    amax_kernel<decltype(known)><<<c.blocks, kThreads, 0, gpu::stream_of(e)>>>(c.x, c.k > 0 ? c.m * across : 0, c.k, across, c.part, noop);
+    gpu::launch_behind(e, amax_kernel<decltype(known)>, c.blocks, kThreads, c.x, c.k > 0 ? c.m * across : 0, c.k, across, c.part, noop);
   });
-  gpu::reduce_amax<<<1, 1024, 0, gpu::stream_of(e)>>>(c.part, c.blocks, address_as<float>(a.amax->data), (a.flags & NVTE_COMPUTE_AMAX_ACCUMULATE) != 0, noop);
+  gpu::launch_behind(e, gpu::reduce_amax, 1, 1024, c.part, c.blocks, address_as<float>(a.amax->data), (a.flags & NVTE_COMPUTE_AMAX_ACCUMULATE) != 0, noop);
   return gpu::launched("compute_amax");
 }
 const nvte_implementation table[] = {TE_GPU_PLANNED(compute_amax)};

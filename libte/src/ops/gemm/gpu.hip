@@ -66,7 +66,8 @@ __device__ __forceinline__ void finish_rows(const Call &g, const float *sums, in
   }
 }
 
-template <class T> __global__ void __launch_bounds__(kThreads) gemm_kernel(Call g) {
+template <class T> __global__ void __launch_bounds__(kThreads) gemm_kernel(Call all) {
+  const Call &g = all;
   constexpr int kK = kTileK<T>, kLd = padded<T>(kK), kM = kWaveM / 16, kN = kWaveN / 16;
   using Load = Loader<T, kTile, kK, kThreads, true>;
   __shared__ __align__(16) T tiles[2][2][kTile * kLd];
@@ -94,6 +95,7 @@ template <class T> __global__ void __launch_bounds__(kThreads) gemm_kernel(Call 
     if constexpr (sizeof(T) == 2) clear(part);
     const int64_t steps = (g.k + kK - 1) / kK;
     for (int64_t t = 0; t < steps; t++) {
+      const Call &g = again(all);
       const int now = (int)(t & 1);
       if (t + 1 < steps) {
         a.load(g.a, m0, (t + 1) * kK);
@@ -134,6 +136,7 @@ template <class T> __global__ void __launch_bounds__(kThreads) gemm_kernel(Call 
       for (int e = 0; e < kPiece; e++) slab[piece_row(e) * kSlab + j * 16 + piece_column(e)] = sum[i][j].v[e];
     __syncthreads();
     const int64_t row = m0 + wave_m * kWaveM + i * 16;
+    const Call &g = again(all);
     if (column < g.n) finish_rows(g, slab + lane(), kSlab, row, g.m - row < 16 ? (int)(g.m - row) : 16, column, factor, scale, amax, down);
   }
   if (g.sums) {  // columns of a tile: the waves above one another, in order
@@ -148,11 +151,12 @@ template <class T> __global__ void __launch_bounds__(kThreads) gemm_kernel(Call 
       g.sums[tile_m * g.n + n0 + threadIdx.x] = total;
     }
   }
-  gpu::finish<kThreads>(g.q, amax, (int)blockIdx.x, 0);
+  gpu::finish<kThreads>(g.q, amax, (int)blockIdx.x);
 }
 
 // The same from sums in memory: a tile a block, half of its rows a thread.
-__global__ void __launch_bounds__(kThreads) finish_kernel(Call g, const float *sums) {
+__global__ void __launch_bounds__(kThreads) finish_kernel(Call all, const float *sums) {
+  const Call &g = all;
   __shared__ float share[2][kTile];
   const int64_t tile_m = g.tiles_n > 0 ? (int64_t)blockIdx.x / g.tiles_n : 0, tile_n = g.tiles_n > 0 ? (int64_t)blockIdx.x % g.tiles_n : 0;
   const int half = (int)threadIdx.x / kTile, x = (int)threadIdx.x % kTile;
@@ -160,6 +164,7 @@ __global__ void __launch_bounds__(kThreads) finish_kernel(Call g, const float *s
   const double factor = (double)g.alpha * (g.scale_a ? *g.scale_a : 1.f) * (g.scale_b ? *g.scale_b : 1.f);
   float amax = 0.f, down = 0.f;
   if (column < g.n && row < g.m) {
+    const Call &g = again(all);
     const int count = g.m - row < kTile / 2 ? (int)(g.m - row) : kTile / 2;
     finish_rows(g, sums + row * g.n + column, g.n, row, count, column, factor, gpu::scale_of(g.q), amax, down);
   }
@@ -168,7 +173,7 @@ __global__ void __launch_bounds__(kThreads) finish_kernel(Call g, const float *s
     __syncthreads();
     if (half == 0 && column < g.n) g.sums[tile_m * g.n + column] = share[0][x] + share[1][x];
   }
-  gpu::finish<kThreads>(g.q, amax, (int)blockIdx.x, 0);
+  gpu::finish<kThreads>(g.q, amax, (int)blockIdx.x);
 }
 
 // ---- dbias of a weight gradient: sums of op(A) over k ----
