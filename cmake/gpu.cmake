@@ -76,7 +76,7 @@ endfunction()
 
 if(LIBTE_CUDA)
   if(NOT CMAKE_CUDA_ARCHITECTURES)
-    set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real)
+    set(CMAKE_CUDA_ARCHITECTURES 80-real 90a-real)
   endif()
   enable_language(CUDA)
   set(CMAKE_CUDA_STANDARD 17)

@@ -21,7 +21,7 @@ if ! command -v nvcc >/dev/null; then
   PATH=$kit/bin:$PATH
 fi
 archs=${CUDA_ARCHS:-80;90}
-archs=$(sed 's/[0-9]\+[a-z]*/&-real/g' <<<"$archs")
+archs=$(sed 's/\b90\b/90a/g; s/[0-9]\+[a-z]*/&-real/g' <<<"$archs") # Hopper's matrix instructions are in 90a alone
 launcher=()
 command -v ccache >/dev/null && launcher=(-DCMAKE_{C,CXX,CUDA}_COMPILER_LAUNCHER=ccache)
 gtest=()

@@ -68,7 +68,37 @@ TE_DEVICE void mma(Piece &c, const Fragment<float> &a, const Fragment<float> &b)
   set(c, r);
 }
 
+typedef float te_f32x16 __attribute__((vector_size(64)));
+typedef __bf16 te_bf16x8 __attribute__((vector_size(16)));
+typedef _Float16 te_f16x8 __attribute__((vector_size(16)));
+// c += A^T B over 16 of k: of a lane's 8 numbers the first 4 are k = 4 * (lane / 32).., the others 8 further on (in any order, if both agree).
+TE_DEVICE te_f32x16 mfma_32x32(uint4 a, uint4 b, te_f32x16 c, bf16) {
+#if defined(__gfx950__)
+  return __builtin_amdgcn_mfma_f32_32x32x16_bf16(__builtin_bit_cast(te_bf16x8, a), __builtin_bit_cast(te_bf16x8, b), c, 0, 0, 0);
 #else
+  c = __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(__builtin_bit_cast(te_i16x4, uint2{a.x, a.y}), __builtin_bit_cast(te_i16x4, uint2{b.x, b.y}), c, 0, 0, 0);
+  return __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(__builtin_bit_cast(te_i16x4, uint2{a.z, a.w}), __builtin_bit_cast(te_i16x4, uint2{b.z, b.w}), c, 0, 0, 0);
+#endif
+}
+TE_DEVICE te_f32x16 mfma_32x32(uint4 a, uint4 b, te_f32x16 c, f16) {
+#if defined(__gfx950__)
+  return __builtin_amdgcn_mfma_f32_32x32x16_f16(__builtin_bit_cast(te_f16x8, a), __builtin_bit_cast(te_f16x8, b), c, 0, 0, 0);
+#else
+  c = __builtin_amdgcn_mfma_f32_32x32x8f16(__builtin_bit_cast(te_f16x4, uint2{a.x, a.y}), __builtin_bit_cast(te_f16x4, uint2{b.x, b.y}), c, 0, 0, 0);
+  return __builtin_amdgcn_mfma_f32_32x32x8f16(__builtin_bit_cast(te_f16x4, uint2{a.z, a.w}), __builtin_bit_cast(te_f16x4, uint2{b.z, b.w}), c, 0, 0, 0);
+#endif
+}
+#else
+
+// sm_90a: four waves multiply tiles in shared memory (strip.h has the words). Host code asks for what that takes, which is the most.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define TE_WGMMA 1
+#endif
+#if defined(__CUDA_ARCH__) && !defined(TE_WGMMA)
+inline constexpr bool kWgmma = false;
+#else
+inline constexpr bool kWgmma = true;
+#endif
 
 inline constexpr int kRowSlots = 2, kLanesPerRow = 4;
 TE_DEVICE int piece_row(int i) { return lane() / 4 + 8 * (i / 2 % 2); }
@@ -95,6 +125,13 @@ template <> struct FragmentB<float> {
 // Four 8 x 8 matrices of 16-bit numbers; lane l gives the address of row l % 8 of matrix l / 8.
 TE_DEVICE void load_matrices(unsigned (&r)[4], const void *row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"((unsigned)__cvta_generic_to_shared(row))
+               : "memory");
+}
+// The same, each matrix transposed.
+TE_DEVICE void load_transposed(unsigned (&r)[4], const void *row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"((unsigned)__cvta_generic_to_shared(row))
                : "memory");

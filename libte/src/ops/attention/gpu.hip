@@ -1,22 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Flash attention by kernels of our own (T. Dao et al., "FlashAttention", 2022): every feature of the CPU's, any size, no atomics, so results
-// repeat. A block owns 64 queries of a head (forward, dQ), 64 keys of a key/value head (dK, dV) or 64 x 64 elements of dbias, each wave 16
+// repeat. What gpu_flash.hip takes goes there; the general kernels are here. A block owns 64 queries of a head (forward, dQ), 64 keys of a key/value head (dK, dV) or 64 x 64 elements of dbias, each wave 16
 // rows of it. Channels pass through shared memory in chunks; more than kColumns columns of a result are shared out over blocks, which compute
 // the same scores again. 16-bit inputs and results are multiplied as such, anything with an f32 in it is f32 throughout.
-#define TE_ATTENTION_FN __host__ __device__
-#include "ops/attention/problem.h"
+#include "ops/attention/gpu.h"
 
 #include "gpu/device/philox.h"
-#include "gpu/device/reduce.h"
 #include "gpu/device/tile.h"
-#include "gpu/plugin.h"
 
 namespace te {
 namespace {
-using namespace device;
 
 constexpr int kBlock = 64, kColumns = 128, kThreads = 4 * kWave, kHostThreads = 4 * kMaxWave;
-constexpr float kLog2e = 1.44269504f, kLog2eRest = 1.92596299e-8f, kMinusInf = -__builtin_inff();
 template <class T> constexpr int kDepth = 128 / (int)sizeof(T);  // channels of a chunk
 template <class T> constexpr int kLdDepth = padded<T>(kDepth<T>);  // of a row of a tile
 template <class T> constexpr int kLdBlock = padded<T>(kBlock);
@@ -39,31 +34,7 @@ template <class T> struct Shared {
   TE_DEVICE float *slab() { return reinterpret_cast<float *>(a) + wave() * 16 * kSlab; }
 };
 
-// 2^x for x up to 127, 0 below -126: the same polynomial as the CPU's (cpu/exp2.h), 2e-9 off before rounding. The hardware's exponential is 2 ulp
-// off, to one side, which a log-sum-exp over few keys shows.
-TE_DEVICE float exp2_near(float x) {
-  const float t = x < -127.f ? -127.f : x, magic = 0x1.8p23f + 127.f, z = t + magic, f = t - (z - magic);  // NaN stays
-  float p = fmaf(1.534581242592868e-4f, f, 1.3399930903688073e-3f);
-  p = fmaf(p, f, 9.618489071726799e-3f);
-  p = fmaf(p, f, 5.550328642129898e-2f);
-  p = fmaf(p, f, 2.4022646248340607e-1f);
-  p = fmaf(p, f, 6.931471824645996e-1f);
-  p = fmaf(p, f, 1.f);
-  return p * __builtin_bit_cast(float, __builtin_bit_cast(unsigned, z) << 23);
-}
-
 // ---- what a block works on ----
-
-// Lengths come from device memory, where nothing has looked at them: out of range they are cut, so that no access leaves a tensor.
-__device__ __forceinline__ Sequence sequence_of(const Problem &p, int64_t b) {
-  Sequence s = p.sequence(b);
-  s.q0 = s.q0 < 0 ? 0 : s.q0 > p.s_q ? p.s_q : s.q0;
-  s.k0 = s.k0 < 0 ? 0 : s.k0 > p.s_kv ? p.s_kv : s.k0;
-  s.len_q = s.len_q < 0 ? 0 : s.len_q > p.s_q - s.q0 ? p.s_q - s.q0 : s.len_q;
-  s.len_k = s.len_k < 0 ? 0 : s.len_k > p.s_kv - s.k0 ? p.s_kv - s.k0 : s.len_k;
-  return s;
-}
-__device__ __forceinline__ int64_t stats_index(const Problem &p, int64_t b, int64_t head, int64_t at) { return (p.thd ? head : b * p.h_q + head) * p.s_q + at; }
 
 // A block of queries of a head; keys [lo, hi) that each row of a lane may keep.
 struct Block {
@@ -313,7 +284,7 @@ template <class T> __global__ void __launch_bounds__(kThreads) forward_kernel(Pr
     if (sink > kMinusInf) total += exp2_near(sink - m[i]);
     const int row = wave() * 16 + slot_row(i);
     if (row < count && out.stats && c0 == 0 && lane() % kLanesPerRow == 0)
-      out.stats[stats_index(p, b, head, seq.q0 + q0 + row)] = empty ? kMinusInf : (float)(((double)m[i] + log2((double)total)) * 0.6931471805599453);
+      out.stats[stats_index(p, b, head, seq.q0 + q0 + row)] = empty ? kMinusInf : stats_of(m[i], total);
     sum[i] = empty ? 0.f : 1.f / (total * (1.f - p.dropout));
   }
   scale_parts<T>(o, sum);  // an empty row's sums are 0
@@ -581,6 +552,7 @@ nvte_status run_forward(const nvte_exec *e, const void *args) {
       fill(out.o, p.s_q, p.h_q, p.d_v, stream);
       if (out.stats && p.s_q * p.h_q > 0) fill_stats_kernel<<<fill_blocks(p.s_q * p.h_q), 256, 0, stream>>>(out.stats, p.s_q * p.h_q);
     }
+    if (gpu::flash_forward(*e, a)) return gpu::launched("attention_forward");
     const int64_t blocks = out.blocks * p.h_q * p.b * out.chunks;
     if (blocks > 0)
       visit_product(p.q.dtype, out.o.dtype == DType::f32, [&](auto t) { forward_kernel<decltype(t)><<<(unsigned)blocks, kHostThreads, 0, stream>>>(p, out); });
@@ -591,7 +563,7 @@ nvte_status run_forward(const nvte_exec *e, const void *args) {
 int64_t stats_rows(const Problem &p) { return (p.thd ? 1 : p.b) * p.h_q * p.s_q; }
 
 nvte_status workspace_backward(const nvte_exec *, const void *args, size_t *bytes) {
-  *bytes = sizeof(float) * (size_t)stats_rows(problem_of(*static_cast<const nvte_attention_backward_args *>(args)));
+  *bytes = 2 * sizeof(float) * (size_t)stats_rows(problem_of(*static_cast<const nvte_attention_backward_args *>(args)));
   return NVTE_OK;
 }
 
@@ -604,15 +576,17 @@ nvte_status run_backward(const nvte_exec *e, const void *args) {
     const BackwardIn in = {view_of(a.d_o, x), address_as<const float>(a.stats->data), delta};
     BackwardOut out = {view_of(a.dq, x), view_of(a.dk, x), view_of(a.dv, x), 0, 0};
     const hipStream_t stream = gpu::stream_of(*e);
-    if (const int64_t rows = stats_rows(p))
-      delta_kernel<<<(unsigned)gpu::ceil_div(rows, 4), kHostThreads, 0, stream>>>(p, in.d_o, view_of(a.o, x), in.stats, delta);
-    if (given(a.dsoftmax_offset) && p.h_q > 0)
-      offset_gradient_kernel<<<(unsigned)p.h_q, 256, 0, stream>>>(p, in.stats, delta, address_as<float>(a.dsoftmax_offset->data));
     if (p.thd) {
       fill(out.dq, p.s_q, p.h_q, p.d, stream);
       fill(out.dk, p.s_kv, p.h_kv, p.d, stream);
       fill(out.dv, p.s_kv, p.h_kv, p.d_v, stream);
     }
+    const bool done = gpu::flash_backward(*e, a, delta + stats_rows(p), delta);
+    if (const int64_t rows = done ? 0 : stats_rows(p))
+      delta_kernel<<<(unsigned)gpu::ceil_div(rows, 4), kHostThreads, 0, stream>>>(p, in.d_o, view_of(a.o, x), in.stats, delta);
+    if (given(a.dsoftmax_offset) && p.h_q > 0)
+      offset_gradient_kernel<<<(unsigned)p.h_q, 256, 0, stream>>>(p, in.stats, delta, address_as<float>(a.dsoftmax_offset->data));
+    if (done) return gpu::launched("attention_backward");
     const bool wide = in.d_o.dtype != p.q.dtype || out.dq.dtype != p.q.dtype || out.dk.dtype != p.q.dtype || out.dv.dtype != p.q.dtype;
     visit_product(p.q.dtype, wide, [&](auto t) {
       using T = decltype(t);
