@@ -22,12 +22,16 @@ EXPECTED = (
     (r"quantize_kernel.*\dbf16.*4e5m2E", "gfx950", r"\bv_cvt_pk_bf8_f32"),
     (r"^te_quantize$", "", r"\bv_cvt_pk_(fp8|bf8)_f32"),
     (r"gemm_kernel", "", r"\bv_mfma_f32_"),
+    (r"flash_(forward|query_gradient|key_gradient)_kernel", "", r"\bv_mfma_f32_32x32x"),
     (r"norm_forward_kernel|norm_backward_kernel|reduce_amax", "", r"\bv_\w+_dpp\b.*|\b(quad_perm|row_mirror)"),
     # a whole wave's reduction reads all four rows of 16 lanes
     (r"reduce_amax|amax_kernel", "", r"\bv_readlane_b32 .*, 48\b"),
 )
 # Kernels that may use scratch or spill for now, printed each time.
-TOLERATED = {r"GLOBAL__N_1\d+(forward|query_gradient|key_gradient|bias_gradient)_kernel": "attention's kernels, which are being replaced"}
+TOLERATED = {
+    r"GLOBAL__N_1\d+(forward|query_gradient|key_gradient|bias_gradient)_kernel": "attention's general kernels, which are being replaced",
+    r"GLOBAL__N_1\d+flash_(forward|query_gradient|key_gradient)_kernel": "attention's fast kernels: scalar registers, up to 15",
+}
 MAGIC = b"__CLANG_OFFLOAD_BUNDLE__"
 
 

@@ -110,7 +110,7 @@ template <class T, int Rows, int D, bool Wide> struct TileCopy {
     for (int i = 0; i < kChunks; i++, from += kStep * x.stride) {
       const bool in = first + row + i * kStep < x.rows && chunk * 8 < x.width;
       asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((unsigned)__cvta_generic_to_shared(tile + tile_chunk<Rows>(row + i * kStep, chunk))),
-                   "l"(in ? from : x.base), "r"(in ? 16 : 0)
+                   "l"(from), "r"(in ? 16 : 0)  // of 0 bytes nothing is read
                    : "memory");
     }
 #endif

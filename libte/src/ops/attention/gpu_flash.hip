@@ -142,25 +142,30 @@ struct Softmax {
 };
 // Scores become weights; factor: what earlier results shrink by.
 template <int N> TE_DEVICE void softmax_step(float (&s)[N / 2], float c, Softmax &x, float (&factor)[kStripSlots]) {
-  float best[kStripSlots], shift[kStripSlots];
+  constexpr int kChains = 2;  // of groups of columns, lest each operation waits for the one before
+  float best[kChains][kStripSlots], sum[kChains][kStripSlots] = {}, shift[kStripSlots];
 #pragma unroll
-  for (int i = 0; i < kStripSlots; i++) best[i] = kMinusInf;
+  for (int i = 0; i < kChains * kStripSlots; i++) best[i / kStripSlots][i % kStripSlots] = kMinusInf;
 #pragma unroll
-  for (int e = 0; e < N / 2; e++) best[strip_slot(e)] = fmaxf(best[strip_slot(e)], s[e]);
+  for (int e = 0; e < N / 2; e++) {
+    float &b = best[e / 4 % kChains][strip_slot(e)];
+    b = fmaxf(b, s[e]);
+  }
 #pragma unroll
   for (int i = 0; i < kStripSlots; i++) {
-    const float top = across_strip(best[i], Max{}) * c, m = fmaxf(x.m[i], top);
+    const float top = across_strip(fmaxf(best[0][i], best[1][i]), Max{}) * c, m = fmaxf(x.m[i], top);
     x.seen[i] = x.seen[i] || top > kMinusInf;
     shift[i] = m == kMinusInf ? 0.f : m;
     factor[i] = exp2_fast(x.m[i] - shift[i]);
     x.m[i] = m;
-    x.sum[i] *= factor[i];
   }
 #pragma unroll
   for (int e = 0; e < N / 2; e++) {
     s[e] = exp2_fast(fmaf(s[e], c, -shift[strip_slot(e)]));
-    x.sum[strip_slot(e)] += s[e];
+    sum[e / 4 % kChains][strip_slot(e)] += s[e];
   }
+#pragma unroll
+  for (int i = 0; i < kStripSlots; i++) x.sum[i] = fmaf(x.sum[i], factor[i], sum[0][i] + sum[1][i]);
 }
 template <int D> TE_DEVICE void scale_strip(float (&o)[D / 2], const float (&factor)[kStripSlots]) {
 #pragma unroll
@@ -175,7 +180,7 @@ template <class T, int D, bool Wide> __global__ void __launch_bounds__(kStripThr
   const auto k_tile = [&](int j) { return k_tiles + j % kStages * Shape::kKeyTile; };
   const auto v_tile = [&](int j) { return k_tiles + (kStages + j % kStages) * Shape::kKeyTile; };
   const Place place = place_of(out.grid);
-  const int64_t b = place.head / p.h_q, head = place.head % p.h_q, kv_head = head / p.group, q0 = place.first;
+  const int heads = (int)p.h_q, b = place.head / heads, head = place.head % heads, kv_head = head / (int)p.group, q0 = place.first;
   const Sequence seq = sequence_of(p, b);
   if (p.thd && q0 >= seq.len_q) return;
   const auto interval = [&](int64_t q, int64_t *lo, int64_t *hi) { p.interval(seq, q, lo, hi); };
@@ -196,7 +201,7 @@ template <class T, int D, bool Wide> __global__ void __launch_bounds__(kStripThr
     TileCopy<T, kKeys, D, Wide> k_copy, v_copy;
     {
       TileCopy<T, kStripBlock, D, Wide> copy;
-      copy.fetch(q_tile, rows_of(p.q, b, seq.q0, head, seq.len_q, p.d), (int)q0);
+      copy.fetch(q_tile, rows_of(p.q, b, seq.q0, head, seq.len_q, p.d), q0);
       copy.land(q_tile);
     }
     if constexpr (kRowsInRegisters) {
@@ -232,10 +237,10 @@ template <class T, int D, bool Wide> __global__ void __launch_bounds__(kStripThr
     land(0);
 #pragma unroll 1
     for (int j = 1; j < n; j++) {
-      if constexpr (D == 64) fetch(j);  // registers are short, but another block fills the gap
+      if constexpr (!Wide) fetch(j);  // waits for its loads, and takes registers
       multiply_rows<T, kKeys, D>(s, q, k_tile(j));
+      if constexpr (Wide) fetch(j);
       dirty |= add_columns<T, D, kKeys>(o, w, v_tile(j - 1), partial(j - 1));
-      if constexpr (D != 64) fetch(j);
       products_done<1>(s);
       if (partial(j)) mask_strip<kKeys>(s, bounds, k0 + j * kKeys, kMinusInf);
       softmax_step<kKeys>(s, c, x, factor);
@@ -249,7 +254,8 @@ template <class T, int D, bool Wide> __global__ void __launch_bounds__(kStripThr
     products_done<0>(o);
     if (dirty) add_not_finite<T, D>(o, values, span, kKeys, bounds);
   }
-  const int rows = (int)(p.thd ? seq.len_q : p.s_q);
+  const Problem &late = again(p);
+  const int rows = (int)(late.thd ? seq.len_q : late.s_q);
   float inverse[kStripSlots];
   bool empty[kStripSlots];
 #pragma unroll
@@ -259,12 +265,12 @@ template <class T, int D, bool Wide> __global__ void __launch_bounds__(kStripThr
     if (sink > kMinusInf) total += exp2_near(sink - x.m[i]);
     const int row = wave() * kStripRows + strip_row(i);
     if (q0 + row < rows && out.stats && first_of_row())
-      out.stats[stats_index(p, b, head, seq.q0 + q0 + row)] = empty[i] ? kMinusInf : stats_of(x.m[i], total);
+      out.stats[stats_index(late, b, head, seq.q0 + q0 + row)] = empty[i] ? kMinusInf : stats_of(x.m[i], total);
     inverse[i] = 1.f / total;
   }
 #pragma unroll
   for (int e = 0; e < D / 2; e++) o[e] = empty[strip_slot(e)] ? 0.f : o[e] * inverse[strip_slot(e)];
-  store_strip<T, D, Wide>(rows_of(out.o, b, seq.q0, head, rows, p.d_v), (int)q0, o);
+  store_strip<T, D, Wide>(rows_of(out.o, b, seq.q0, head, rows, late.d_v), q0, o);
 }
 
 // ---- backward ----
@@ -306,7 +312,7 @@ template <class T, int D, bool Wide> __global__ void __launch_bounds__(kStripThr
   const auto k_tile = [&](int j) { return tiles + j % (kStages + 1) * Shape::kInnerTile; };
   const auto v_tile = [&](int j) { return tiles + (kStages + 1 + j % kStages) * Shape::kInnerTile; };
   const Place place = place_of(out.queries);
-  const int64_t b = place.head / p.h_q, head = place.head % p.h_q, kv_head = head / p.group, q0 = place.first;
+  const int heads = (int)p.h_q, b = place.head / heads, head = place.head % heads, kv_head = head / (int)p.group, q0 = place.first;
   const Sequence seq = sequence_of(p, b);
   if (p.thd && q0 >= seq.len_q) return;
   const auto interval = [&](int64_t q, int64_t *lo, int64_t *hi) { p.interval(seq, q, lo, hi); };
@@ -318,9 +324,8 @@ template <class T, int D, bool Wide> __global__ void __launch_bounds__(kStripThr
   float dq[D / 2];
   clear_strip(dq);
   if (n > 0) {
-    const TileRows keys = rows_of(p.k, b, seq.k0, kv_head, seq.len_k, p.d), values = rows_of(p.v, b, seq.k0, kv_head, seq.len_k, p.d_v);
     StripRows<T, D> q, d_o;
-    load_rows<T, D, Wide>(q, rows_of(p.q, b, seq.q0, head, seq.len_q, p.d), d_o, rows_of(in.d_o, b, seq.q0, head, seq.len_q, p.d_v), (int)q0, own);
+    load_rows<T, D, Wide>(q, rows_of(p.q, b, seq.q0, head, seq.len_q, p.d), d_o, rows_of(in.d_o, b, seq.q0, head, seq.len_q, p.d_v), q0, own);
     float lse[kStripSlots], delta[kStripSlots];
 #pragma unroll
     for (int i = 0; i < kStripSlots; i++) {
@@ -329,7 +334,11 @@ template <class T, int D, bool Wide> __global__ void __launch_bounds__(kStripThr
       delta[i] = row < seq.len_q ? in.delta[at] : 0.f;
     }
     TileCopy<T, kKeys, D, Wide> k_copy, v_copy;
-    const auto fetch = [&](int j) { k_copy.fetch(k_tile(j), keys, k0 + j * kKeys), v_copy.fetch(v_tile(j), values, k0 + j * kKeys); };
+    const auto fetch = [&](int j) {
+      const Problem &anew = again(p);
+      k_copy.fetch(k_tile(j), rows_of(anew.k, b, seq.k0, kv_head, seq.len_k, anew.d), k0 + j * kKeys);
+      v_copy.fetch(v_tile(j), rows_of(anew.v, b, seq.k0, kv_head, seq.len_k, anew.d_v), k0 + j * kKeys);
+    };
     const auto land = [&](int j) {
       if constexpr (kStages == 1) __syncthreads();
       k_copy.land(k_tile(j)), v_copy.land(v_tile(j)), tiles_ready();
@@ -361,8 +370,8 @@ template <class T, int D, bool Wide> __global__ void __launch_bounds__(kStripThr
     for (int j = 1; j < n; j++) {
       multiply_rows<T, kKeys, D>(s, q, k_tile(j));
       multiply_rows<T, kKeys, D>(y, d_o, v_tile(j));
-      add_columns<T, D, kKeys>(dq, w, k_tile(j - 1), partial(j - 1));
       if (j + 1 < n) fetch(j + 1);
+      add_columns<T, D, kKeys>(dq, w, k_tile(j - 1), partial(j - 1));
       products_done<2>(s);
       weights();
       finish_first(s, p.b < 0);
@@ -378,7 +387,22 @@ template <class T, int D, bool Wide> __global__ void __launch_bounds__(kStripThr
   }
 #pragma unroll
   for (int i = 0; i < D / 2; i++) dq[i] = bounds.lo[strip_slot(i)] < bounds.hi[strip_slot(i)] ? dq[i] * p.scale : 0.f;
-  store_strip<T, D, Wide>(rows_of(out.dq, b, seq.q0, head, p.thd ? seq.len_q : p.s_q, p.d), (int)q0, dq);
+  const Problem &late = again(p);
+  store_strip<T, D, Wide>(rows_of(out.dq, b, seq.q0, head, late.thd ? seq.len_q : late.s_q, late.d), q0, dq);
+}
+
+// f(element, its column's number) after ready(); the first numbers are read before, since they take longer.
+template <int N, class R, class F> TE_DEVICE void by_columns(const float *numbers, R &&ready, F &&f) {
+#pragma unroll
+  for (int h = 0; h < N; h += N < 64 ? N : 64) {
+    constexpr int kGroups = N < 64 ? N / 8 : 8;
+    pack<float, kRun> of_column[kGroups];
+#pragma unroll
+    for (int g = 0; g < kGroups; g++) of_column[g] = load<kRun>(numbers + h + 8 * g + run_start());
+    if (h == 0) ready();
+#pragma unroll
+    for (int e = 0; e < kGroups * 4; e++) f(h / 2 + e, of_column[e / 4].v[e % kRun]);
+  }
 }
 
 // Strips of keys: scores and their gradients are transposed, so that packed they are left operands of the sums over queries.
@@ -391,7 +415,7 @@ template <class T, int D, bool Wide> __global__ void __launch_bounds__(kStripThr
   const auto do_tile = [&](int j) { return tiles + (kStages + j % kStages) * Shape::kInnerTile; };
   const auto row_tile = [&](int j) { return reinterpret_cast<float *>(memory + Shape::kTiles) + j % kStages * 2 * kQueries; };  // lse, then delta
   const Place place = place_of(out.keys);
-  const int64_t b = place.head / p.h_kv, kv_head = place.head % p.h_kv, k0 = place.first;
+  const int heads = (int)p.h_kv, b = place.head / heads, kv_head = place.head % heads, k0 = place.first;
   const Sequence seq = sequence_of(p, b);
   if (p.thd && k0 >= seq.len_k) return;
   const auto interval = [&](int64_t key, int64_t *lo, int64_t *hi) { queries_of(p, seq, key, lo, hi); };
@@ -405,18 +429,18 @@ template <class T, int D, bool Wide> __global__ void __launch_bounds__(kStripThr
   clear_strip(dv);
   if (n > 0) {
     StripRows<T, D> k, v;
-    load_rows<T, D, Wide>(k, rows_of(p.k, b, seq.k0, kv_head, seq.len_k, p.d), v, rows_of(p.v, b, seq.k0, kv_head, seq.len_k, p.d_v), (int)k0, own);
+    load_rows<T, D, Wide>(k, rows_of(p.k, b, seq.k0, kv_head, seq.len_k, p.d), v, rows_of(p.v, b, seq.k0, kv_head, seq.len_k, p.d_v), k0, own);
     TileCopy<T, kQueries, D, Wide> q_copy, do_copy;
     float row_value = 0.f;
-    int64_t head = kv_head * p.group;  // of the tile that comes next
-    int next = q0;                     // its first query
+    int head = kv_head * (int)p.group, next = q0;  // of the tile that comes next: its head, its first query
     const auto fetch = [&](int j) {
+      const Problem &anew = again(p);
       const int at = next + (int)threadIdx.x % kQueries;
-      q_copy.fetch(q_tile(j), rows_of(p.q, b, seq.q0, head, seq.len_q, p.d), next);
-      do_copy.fetch(do_tile(j), rows_of(in.d_o, b, seq.q0, head, seq.len_q, p.d_v), next);
+      q_copy.fetch(q_tile(j), rows_of(anew.q, b, seq.q0, head, seq.len_q, anew.d), next);
+      do_copy.fetch(do_tile(j), rows_of(in.d_o, b, seq.q0, head, seq.len_q, anew.d_v), next);
       const bool second = (int)threadIdx.x >= kQueries;
       row_value = second ? 0.f : -kMinusInf;
-      if (at < seq.len_q) row_value = (second ? in.delta : in.lse)[stats_index(p, b, head, seq.q0 + at)];
+      if (at < seq.len_q) row_value = (second ? in.delta : in.lse)[stats_index(anew, b, head, seq.q0 + at)];
       next += kQueries;
       if (next >= span.hi) next = q0, head++;
     };
@@ -435,28 +459,16 @@ template <class T, int D, bool Wide> __global__ void __launch_bounds__(kStripThr
       unsigned w[kQueries / 4], z[kQueries / 4];
       const int first = now;
       now = next;
-      if (j + 1 < n) fetch(j + 1);
       const bool partial = !span.whole(first, kQueries);
-      const float *lse = row_tile(j) + run_start(), *delta = lse + kQueries;
+      const float *lse = row_tile(j), *delta = lse + kQueries;
       multiply_rows<T, kQueries, D>(s, k, q_tile(j));
+      if (j + 1 < n) fetch(j + 1);
       multiply_rows<T, kQueries, D>(y, v, do_tile(j));
-      products_done<1>(s);
-#pragma unroll
-      for (int g = 0; g < kQueries / 8; g++) {
-        const auto l = load<kRun>(lse + 8 * g);
-#pragma unroll
-        for (int i = 0; i < 4; i++) s[4 * g + i] = exp2_fast(fmaf(s[4 * g + i], c, -l.v[i % kRun]));
-      }
+      by_columns<kQueries>(lse, [&] { products_done<1>(s); }, [&](int e, float l) { s[e] = exp2_fast(fmaf(s[e], c, -l)); });
       if (partial) mask_strip<kQueries>(s, bounds, first, 0.f);
       pack_strip<T, kQueries>(w, s);
       dirty |= add_columns<T, D, kQueries>(dv, w, do_tile(j), partial);
-      products_done<1>(y);
-#pragma unroll
-      for (int g = 0; g < kQueries / 8; g++) {
-        const auto d = load<kRun>(delta + 8 * g);
-#pragma unroll
-        for (int i = 0; i < 4; i++) y[4 * g + i] = s[4 * g + i] * (y[4 * g + i] - d.v[i % kRun]);
-      }
+      by_columns<kQueries>(delta, [&] { products_done<1>(y); }, [&](int e, float d) { y[e] = s[e] * (y[e] - d); });
       if (partial) mask_strip<kQueries>(y, bounds, first, 0.f);
       pack_strip<T, kQueries>(z, y);
       add_columns<T, D, kQueries>(dk, z, q_tile(j), partial);
@@ -466,26 +478,27 @@ template <class T, int D, bool Wide> __global__ void __launch_bounds__(kStripThr
       land(j + 1);
     }
     if (dirty)  // of dS it shows in every column, since its scores are not finite either
-      for (head = kv_head * p.group; head < (kv_head + 1) * p.group; head++)
-        add_not_finite<T, D>(dv, rows_of(in.d_o, b, seq.q0, head, seq.len_q, p.d_v), span, kQueries, bounds);
+      for (head = kv_head * (int)p.group; head < (kv_head + 1) * (int)p.group; head++)
+        add_not_finite<T, D>(dv, rows_of(in.d_o, b, seq.q0, head, seq.len_q, again(p).d_v), span, kQueries, bounds);
   }
 #pragma unroll
   for (int i = 0; i < D / 2; i++) {
     const bool kept = bounds.lo[strip_slot(i)] < bounds.hi[strip_slot(i)];
     dk[i] = kept ? dk[i] * p.scale : 0.f, dv[i] = kept ? dv[i] : 0.f;
   }
-  const int64_t rows = p.thd ? seq.len_k : p.s_kv;
-  store_strip<T, D, Wide>(rows_of(out.dk, b, seq.k0, kv_head, rows, p.d), (int)k0, dk);
-  store_strip<T, D, Wide>(rows_of(out.dv, b, seq.k0, kv_head, rows, p.d_v), (int)k0, dv);
+  const Problem &late = again(p);
+  const int64_t rows = late.thd ? seq.len_k : late.s_kv;
+  store_strip<T, D, Wide>(rows_of(out.dk, b, seq.k0, kv_head, rows, late.d), k0, dk);
+  store_strip<T, D, Wide>(rows_of(out.dv, b, seq.k0, kv_head, rows, late.d_v), k0, dv);
 }
 
 // D / 8 lanes a row.
 template <class T, int D, bool Wide> __global__ void __launch_bounds__(256) flash_delta_kernel(Problem p, View d_o, View o, const float *stats, float *lse, float *delta) {
   const int64_t row = ((int64_t)blockIdx.x * 256 + threadIdx.x) / (D / 8);
-  if (row >= (p.thd ? 1 : p.b) * p.h_q * p.s_q) return;
+  const bool real = row < (p.thd ? 1 : p.b) * p.h_q * p.s_q;  // who is not takes part in the sum all the same
   const int64_t at = row % p.s_q, head = row / p.s_q % p.h_q, b = row / p.s_q / p.h_q;
   const int column = (int)threadIdx.x % (D / 8) * 8;
-  const float from = stats[row];
+  const float from = real ? stats[row] : kMinusInf;
   float sum = 0.f;
   if (from != kMinusInf && column < p.d_v) {
     const auto load = [&](const View &v, float (&x)[8]) {
@@ -500,7 +513,7 @@ template <class T, int D, bool Wide> __global__ void __launch_bounds__(256) flas
     for (int i = 0; i < 8; i++) sum = fmaf(x[i], y[i], sum);
   }
   sum = combine_lanes<D / 8>(sum, Add{});
-  if (column == 0) lse[row] = from == kMinusInf ? -kMinusInf : from * kLog2e, delta[row] = sum;
+  if (real && column == 0) lse[row] = from == kMinusInf ? -kMinusInf : from * kLog2e, delta[row] = sum;
 }
 
 // ---- host ----
