@@ -37,14 +37,14 @@ struct Bytes {
     for (int i = n - 1; i >= 0; i--) {
       const Dim d = dims[i];
       if (d.step < inner || (d.step == inner && kept == NVTE_MAX_DIMS)) {  // only overlapping inputs step by less than they span
-        width = inner = inner + (d.count - 1) * d.step;
+        width = inner + (d.count - 1) * d.step;
         kept = NVTE_MAX_DIMS;
-        continue;
+      } else if (kept < NVTE_MAX_DIMS && d.step == merged[kept].count * merged[kept].step) {
+        merged[kept].count *= d.count;
+      } else {
+        merged[--kept] = d;
       }
-      if (kept < NVTE_MAX_DIMS && d.step == merged[kept].count * merged[kept].step) merged[kept].count *= d.count;
-      else merged[--kept] = d;
-      inner = width;
-      for (int k = kept; k < NVTE_MAX_DIMS; k++) inner += (merged[k].count - 1) * merged[k].step;
+      inner += (d.count - 1) * d.step;
     }
     n = NVTE_MAX_DIMS - kept;
     for (int k = 0; k < n; k++) dims[k] = merged[kept + k];
@@ -109,24 +109,22 @@ struct Parts {
   Part few[64];
   std::vector<Part> many;  // where they are more
   size_t n = 0;
-  bool any_written = false;
   Part *begin() { return many.empty() ? few : many.data(); }
   void add(const Part &p) {
-    any_written |= p.written;
     if (n == sizeof few / sizeof *few) many.assign(few, few + n);
     if (n++ < sizeof few / sizeof *few) few[n - 1] = p;
     else many.push_back(p);
   }
   void add(const nvte_tensor *owner, const DLTensor &t, size_t field, int entry, Role role, bool written) {
     if (!present(t)) return;
-    int64_t bytes = element_bytes(t), elements = 1;
-    if (t.strides)
-      for (int i = 0; i < t.ndim; i++) bytes += t.shape[i] ? (t.shape[i] - 1) * t.strides[i] * element_bytes(t) : 0;
-    for (int i = 0; i < t.ndim; i++) elements *= t.shape[i];
+    int64_t elements = numel(t);
     if (!elements) return;
-    if (!t.strides) bytes *= elements;
+    if (t.strides) {
+      elements = 1;
+      for (int i = 0; i < t.ndim; i++) elements += (t.shape[i] - 1) * t.strides[i];
+    }
     const uintptr_t at = (uintptr_t)address(t);
-    add(Part{at, at + (uintptr_t)bytes, &t, owner, field, entry, role, written});
+    add(Part{at, at + (uintptr_t)(elements * element_bytes(t)), &t, owner, field, entry, role, written});
   }
   void add(const nvte_field &f, const nvte_tensor *t, size_t field, int entry) {
     if (!t) return;
@@ -199,7 +197,6 @@ nvte_status check_overlap(const Op &op, const nvte_exec *exec, const void *args,
     const auto w = (uintptr_t)exec->workspace;
     parts.add(Part{w, w + workspace, nullptr, nullptr, op.info.n_fields, -1, workspace_part, true});
   }
-  if (!parts.any_written) return NVTE_OK;
   Part *const p = parts.begin(), *const end = p + parts.n;
   std::sort(p, end, [](const Part &x, const Part &y) { return x.begin < y.begin; });
   for (Part *x = p; x < end; x++)
