@@ -18,6 +18,13 @@ struct NormForward {
   float epsilon, plus;
 };
 
+// a += plus, which is 0 nearly always: a branch of the whole grid is cheaper than the additions.
+__device__ __forceinline__ void add_to(float (&a)[8], float plus) {
+  if (plus == 0.f) return;
+#pragma unroll
+  for (int i = 0; i < 8; i++) a[i] += plus;
+}
+
 template <class S, class K, bool Rms> static __global__ void __launch_bounds__(S::kBlock, (row_blocks_together<S, K>(1024))) norm_forward_kernel(NormForward all) {
   const NormForward &p = all;
   const int t = (int)threadIdx.x % S::kThreads;
@@ -44,7 +51,8 @@ template <class S, class K, bool Rms> static __global__ void __launch_bounds__(S
     each_group<S>(t, h, fetch);
     if (p.residual.base) each_group<S>(t, h, add);
   }
-  // sum over the row of f(number), numbers fetched again where they are not held
+  // sum over the row by f(number, sum so far), numbers fetched again where they are not held. Multiply-adds are written out: nvcc is told not
+  // to make any, and the kernel is short of issue slots.
   bool first = true;
   int turn = 0;
   const auto total = [&](auto f) {
@@ -61,7 +69,7 @@ template <class S, class K, bool Rms> static __global__ void __launch_bounds__(S
       device::per_lane(n);
 #pragma unroll
       for (int i = 0; i < 8; i++)
-        if (K::known || i < n) s += f(v[i]);
+        if (K::known || i < n) s = f(v[i], s);
     });
     first = false;
     row_sums<S, false>(s, none, turn);
@@ -70,14 +78,15 @@ template <class S, class K, bool Rms> static __global__ void __launch_bounds__(S
   };
   float mean = 0.f;
   if constexpr (!Rms) {
-    mean = total([](float a) { return a; }) * inverse;
-    if (!(fabsf(mean) <= kLargest)) mean = total([](float a) { return a * kShrink; }) * inverse * (1.f / kShrink);
+    mean = total([](float a, float s) { return s + a; }) * inverse;
+    if (!(fabsf(mean) <= kLargest)) mean = total([](float a, float s) { return fmaf(a, kShrink, s); }) * inverse * (1.f / kShrink);
   }
-  float r = total([&](float a) { return (a - mean) * (a - mean); });
+  const auto centred = [&](float a) { return Rms ? a : a - mean; };
+  float r = total([&](float a, float s) { return fmaf(centred(a), centred(a), s); });
   if (r <= kLargest) {
     r = device::divide(1.f, device::root(r * inverse + p.epsilon));
   } else {
-    r = total([&](float a) { return (a - mean) * kShrink * ((a - mean) * kShrink); });
+    r = total([&](float a, float s) { return fmaf(centred(a) * kShrink, centred(a) * kShrink, s); });
     r = device::divide(kShrink, device::root(r * inverse + p.epsilon * kShrink * kShrink));
   }
   if (h && t == 0) {
@@ -93,16 +102,18 @@ template <class S, class K, bool Rms> static __global__ void __launch_bounds__(S
     }
     Eight<K> gamma, beta;
     float v[8], a[8], b[8], w[8];
-    if (p.gamma.base) gamma.load(p.gamma, 0, j, n);
-    if (!Rms && p.beta.base) beta.load(p.beta, 0, j, n);
+    const bool has_gamma = K::known || p.gamma.base, has_beta = !Rms && (K::known || p.beta.base);
+    if (has_gamma) gamma.load(p.gamma, 0, j, n);
+    if (has_beta) beta.load(p.beta, 0, j, n);
     in[g].forget();
     in[g].floats(v);
-    if (p.gamma.base) gamma.floats(a);
-    if (!Rms && p.beta.base) beta.floats(b);
+    if (has_gamma) gamma.floats(a);
+    if (has_beta) beta.floats(b);
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-      w[i] = (v[i] - mean) * r * (p.gamma.base ? a[i] + p.plus : 1.f);
-      if (!Rms && p.beta.base) w[i] += b[i];
+      w[i] = centred(v[i]) * r;
+      const float gain = has_gamma ? a[i] + p.plus : 1.f;
+      w[i] = has_beta ? fmaf(w[i], gain, b[i]) : w[i] * gain;
     }
     put8_as<K>(p.y, row * p.h + j, n, scale, w, amax);
   });
@@ -137,7 +148,7 @@ template <class S, class K, bool Rms> static __global__ void __launch_bounds__(S
   float dg[kGroups][8] = {}, db[kGroups][8] = {};
   Eight<K> gamma[kGroups], x[kGroups], dy[kGroups], next_x[kGroups], next_dy[kGroups];
   const auto weights = [&](int g, int64_t j, int count) {
-    if (p.gamma.base) gamma[g].load(p.gamma, 0, j, count);
+    if (K::known || p.gamma.base) gamma[g].load(p.gamma, 0, j, count);
   };
   if constexpr (S::kHeld) each_group<S>(t, p.h, weights);
   const int64_t stride = (int64_t)gridDim.x * S::kRows, steps = (p.rows + stride - 1) / stride;
@@ -160,11 +171,11 @@ template <class S, class K, bool Rms> static __global__ void __launch_bounds__(S
       if constexpr (!S::kHeld) x[g].load(p.x, row, j, count), dy[g].load(p.dy, row, j, count), weights(g, j, count);
       x[g].forget(), dy[g].forget(), gamma[g].forget();
       x[g].floats(n), dy[g].floats(d);
-      if (p.gamma.base) gamma[g].floats(w);
+      if (K::known || p.gamma.base) gamma[g].floats(w), add_to(w, p.plus);
 #pragma unroll
       for (int i = 0; i < 8; i++) {
-        n[i] = (n[i] - m) * r;
-        w[i] = p.gamma.base ? d[i] * (w[i] + p.plus) : d[i];
+        n[i] = (Rms ? n[i] : n[i] - m) * r;
+        w[i] = K::known || p.gamma.base ? d[i] * w[i] : d[i];
       }
     };
 #pragma unroll
@@ -192,7 +203,7 @@ template <class S, class K, bool Rms> static __global__ void __launch_bounds__(S
       fetch(p, g, j, count);
       if (p.add.base) add.floats(a);
 #pragma unroll
-      for (int i = 0; i < 8; i++) out[i] = r * (w[i] - n[i] * s1 - s2) + (p.add.base ? a[i] : 0.f);
+      for (int i = 0; i < 8; i++) out[i] = fmaf(r, fmaf(-n[i], s1, Rms ? w[i] : w[i] - s2), p.add.base ? a[i] : 0.f);
       if constexpr (K::known) device::store_f32<8>(reinterpret_cast<typename Stored<K::x>::type *>(p.dx.base) + row * p.h + j, out);
       else store8(p.dx.base, p.dx.dtype, p.dx.wide, row * p.h + j, count, out);
     });
@@ -235,6 +246,9 @@ template <bool Rms> static __global__ void __launch_bounds__(256) norm_columns_k
 }
 
 // ---- host ----
+// Known kernels have their weights without asking.
+inline bool given(const Input &i, DType x) { return i.base && knowable(i, x); }
+
 template <class Args> struct NormForwardCall {
   Output y;
   NormForward p;
@@ -259,7 +273,7 @@ template <bool Rms, class Args> nvte_status norm_forward_launch(const nvte_exec 
   c.p.y = c.y.target;
   const NormForward &p = c.p;
   const DType x = p.x.dtype;
-  const bool known = p.y.wide && knowable(p.x, x) && knowable(p.residual, x) && knowable(p.gamma, x) && knowable(p.beta, x);
+  const bool known = p.y.wide && knowable(p.x, x) && knowable(p.residual, x) && given(p.gamma, x) && (Rms || given(p.beta, x));
   with_row_shape(p.h, [&](auto s) {
     using S = decltype(s);
     with_row_types<S, true>(known, x, p.y.dtype, [&](auto k) {
@@ -303,7 +317,7 @@ template <bool Rms> nvte_status norm_backward_launch(const nvte_exec &e, const N
       norm_columns_kernel<Rms><<<dim3((unsigned)ceil_div(p.h, 256), (unsigned)c.slots), 256, 0, stream_of(e)>>>(p);
     }
     const DType x = p.x.dtype;
-    const bool known = p.dx.wide && knowable(p.x, x) && knowable(p.dy, x) && knowable(p.gamma, x) && knowable(p.add, x);
+    const bool known = p.dx.wide && knowable(p.x, x) && knowable(p.dy, x) && given(p.gamma, x) && knowable(p.add, x);
     with_sum_shape(p.h, [&](auto s) {
       using S = decltype(s);
       with_row_types<S, false>(known, x, p.dx.dtype, [&](auto k) {
