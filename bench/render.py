@@ -174,7 +174,7 @@ def gpu_section(name: str, sample: dict[str, Any], reasons: dict[str, dict[str, 
     lines = [f"## {sample['gpu']}, driver {sample['driver']}, {sample['date'][:10]}", "",
              f"Samples: `bench/samples/{name}`, torch {sample['torch']}. Rates count each input read once and each output written once; {size} x {size} numbers. *copy*: a "
              "device-to-device copy in the same loop. *must*: the gate; *goal*: what a rival or the card suggests. Attention's rival is torch's SDPA on its cuDNN back end, "
-             "*flash* its FlashAttention back end, *gpu* libte's own kernel. Transformer Engine's figures are scaled by torch's 8192^3 bf16 GEMM of this run over its 665 TFLOP/s.", "",
+             "*flash* its FlashAttention back end, *gpu* libte's own kernel. *gemms*: a layer's matrix products alone, by torch. Transformer Engine's figures are scaled by torch's 8192^3 bf16 GEMM of this run over its 665 TFLOP/s.", "",
              "| operation | ours | copy | must | measured | gate | goal | torch's time / ours | others' time / ours |", "|---|---|---|---|---|---|---|---|---|"]
     late = []
     for r in sample["rows"]:

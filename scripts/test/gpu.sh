@@ -53,22 +53,33 @@ fi
 mapfile -t ops < <("$tests" --list-ops)
 [ ${#ops[@]} -gt 0 ] || die "$tests lists no operators"
 
-# ---- every operator in each mode, side by side
+# NAME JOBS LIMIT COMMAND...: the command for every operator on stdin, side by side; attention's many cases are split.
+side_by_side() {
+  local name=$1 at_once=$2 limit=$3
+  shift 3
+  while read -r op; do
+    case $op in attention*) printf "$op %s/4\n" 0 1 2 3 ;; *) echo "$op 0/1" ;; esac
+  done | xargs -P "$at_once" -L1 bash -c 'name=$1 limit=$2 op=${*: -2:1} shard=${*: -1}; shift 2
+    run "$name.$op.${shard%/*}" "$limit" "${@:1:$#-2}" --op="$op" --shard="$shard" --gtest_filter=-Codec.*' _ "$name" "$limit" "$@"
+}
+# ---- every operator in each mode
 for mode in test grad perf; do
   step=$mode
   [ "$mode" != test ] || step=ops
   has "$step" || continue
   chosen=("${ops[@]}")
   [ "$mode" != grad ] || mapfile -t chosen < <(printf '%s\n' "${ops[@]}" | grep _backward)
-  printf '%s\n' "${chosen[@]}" | xargs -P "$jobs" -I{} bash -c 'run "$1.{}" "$2" "$3" --mode="$1" --op={} --perf-seconds=0.002 --gtest_filter=-Codec.*' _ "$mode" "$each" "$tests"
+  printf '%s\n' "${chosen[@]}" | side_by_side "$mode" "$jobs" "$each" "$tests" --mode="$mode" --perf-seconds=0.002
 done
 ! has ops || run cudnn 60 ctest --test-dir "$BUILD/cuda" -R '^cudnn\.' --output-on-failure --no-tests=error
 # ---- small cases under compute-sanitizer
 if has sanitize; then
   command -v compute-sanitizer >/dev/null || die "compute-sanitizer is missing"
   for tool in memcheck racecheck; do
-    printf '%s\n' "${ops[@]}" | xargs -P "$((jobs / 2 + 1))" -I{} bash -c \
-      'run "$1.{}" "$2" compute-sanitizer --tool "$1" --error-exitcode 99 "$3" --op={} --max-elements=600 --gtest_filter=-Codec.*' _ "$tool" "$((each * 2))" "$tests"
+    check=(compute-sanitizer --tool "$tool" --error-exitcode 99 "$tests")
+    printf '%s\n' "${ops[@]}" | side_by_side "$tool" "$((jobs / 2 + 1))" "$((each * 2))" "${check[@]}" --max-elements=600
+    printf 'attention_%s\n' forward backward | # cases that fill a tile of our own kernels
+      side_by_side "$tool.tiles" "$jobs" "$((each * 2))" "${check[@]}" --impl=gpu --max-elements=20000
   done
 fi
 if has python || has bench; then
@@ -90,7 +101,8 @@ if has bench; then
 fi
 
 # ---- the summary: counts of what ran, then the first complaint of each failure
-cat "$logs"/test.*.log 2>/dev/null | awk '/^operator/ {h = 1; next} h && NF == 9 {print; h = 0}' | sort | sed 's/^/  /'
+cat "$logs"/test.*.log 2>/dev/null | awk '/^operator/ {h = 1; next} h && NF == 9 {k = $1 " " $2; for (i = 3; i <= 9; i++) n[k, i] += $i; all[k]; h = 0}
+  END {for (k in all) {split(k, w, " "); printf "  %-28s %-8s", w[1], w[2]; for (i = 3; i <= 9; i++) printf " %8d", n[k, i]; print ""}}' | sort
 total=0
 while read -r name rc seconds; do
   total=$((total + 1))

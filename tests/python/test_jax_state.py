@@ -76,7 +76,7 @@ def test_layers_of_a_scan_have_stacked_states(xw: Any) -> None:
 
     got, want = (te.update_fp8_metas(jax.jit(jax.grad(f))(metas)) for f in (scanned, unrolled))
     same(got, want)
-    assert got.scale.shape == (3, 3) and np.array_equal(got.scale[1, 1], 448 / jnp.abs(ws[1]).max())
+    assert got.scale.shape == (3, 3) and got.scale[1, 1] == np.float32(448) / np.abs(ws[1]).max()  # NumPy's division: XLA's is not exact on GPUs
 
 
 def test_one_state_used_several_times(xw: Any) -> None:

@@ -27,6 +27,7 @@ struct Count {
 };
 Options options;
 bool filtered = false;
+int shard = 0, shards = 1;  // GoogleTest's own sharding would split off the counts, too
 std::set<std::string> absent;  // operators without an implementation on this GPU
 std::map<std::pair<std::string, std::string>, Count> counts;
 std::vector<TableRow> refusals, skips, tolerated;
@@ -167,8 +168,9 @@ void register_tests(bool saboteur_mode) {
       continue;
     }
     std::vector<Case> cases;
+    int seen = 0;
     for (Case &c : read_cases(dir, t.cases, options.group, options.seed))
-      if (c.applies_to(t.op) && (options.cases.empty() || options.cases == c.id)) cases.push_back(c);
+      if (c.applies_to(t.op) && (options.cases.empty() || options.cases == c.id) && seen++ % shards == shard) cases.push_back(c);
     if (saboteur_mode) {
       for (const Saboteur &s : saboteurs())
         for (Mode m : {Mode::test, Mode::grad, Mode::perf, Mode::support}) {
@@ -254,7 +256,10 @@ int run_main(int argc, char **argv) {
     else if (value_of(argv[i], "--op", v)) options.op = v, filtered = true;
     else if (value_of(argv[i], "--impl", v)) options.implementation = v, filtered = true;
     else if (value_of(argv[i], "--case", v)) options.cases = v, filtered = true;
-    else if (value_of(argv[i], "--seed", v)) options.seed = std::strtoull(v.c_str(), nullptr, 0);
+    else if (value_of(argv[i], "--shard", v)) {
+      if (sscanf(v.c_str(), "%d/%d", &shard, &shards) != 2 || shard < 0 || shard >= shards) return fprintf(stderr, "--shard must be I/N with 0 <= I < N, got %s\n", v.c_str()), 2;
+      filtered = true;
+    } else if (value_of(argv[i], "--seed", v)) options.seed = std::strtoull(v.c_str(), nullptr, 0);
     else if (value_of(argv[i], "--device", v)) options.device = v;
     else if (value_of(argv[i], "--cases", v)) options.directory = v;
     else if (value_of(argv[i], "--max-elements", v)) options.max_elements = std::atoll(v.c_str());
