@@ -238,6 +238,26 @@ def dropout(n: int) -> Made:
     return ours, lambda: torch.ops.aten.native_dropout(x, 0.1, True), check, n * n * 4.125
 
 
+@row("rope.forward", 0)
+def rope(n: int) -> Made:
+    b, h, d = 2, 32, 128
+    s = n * n // (b * h * d)
+    x, y = normal(b, s, h, d), new(b, s, h, d)
+    half = torch.arange(s, device="cuda").float()[:, None] / 10000 ** (torch.arange(0, d, 2, device="cuda") / d)
+    freqs = torch.cat([half, half], -1)
+    cos, sin = (f(freqs).to(BF16)[None, :, None, :] for f in (torch.cos, torch.sin))
+    ours = bind("rope_forward", x=x, freqs=freqs, y=y, format=_call.CONSTANTS["NVTE_FORMAT_BSHD"])
+
+    def rival() -> torch.Tensor:
+        return x * cos + torch.cat([-x[..., d // 2 :], x[..., : d // 2]], -1) * sin
+
+    def check() -> None:
+        ours()
+        close(y, rival())
+
+    return ours, rival, check, 4 * n * n
+
+
 @row("cross_entropy.forward", 0)
 def cross_entropy(n: int) -> Made:
     v = 128000

@@ -8,28 +8,68 @@ namespace {
 using namespace device;
 constexpr int kThreads = 256;
 
-// Division by q = 1 - p, correctly rounded: the product with 1/q, then one correction by its remainder, where that is a normal number.
+// Division by q = 1 - p, correctly rounded: the product with 1/q, then one correction by its remainder, where that is a normal number. The
+// remainder is taken the other way round, so that a zero keeps its sign.
 struct Ratio {
   float q, inverse;
-  __device__ __forceinline__ float quotient(float x) const {
-    const float y = x * inverse, size = fabsf(y);
-    if (size > 0x1p-100f && size < 0x1p120f) return fmaf(fmaf(-q, y, x), inverse, y);
-    return divide(x, q);
+  // Eight quotients; `small`: of f16, which are all within the range.
+  __device__ __forceinline__ void divide(float (&v)[8], bool small) const {
+    float y[8], high = 0.f;
+    unsigned low = ~0u;  // of twice the bits less 1: a zero counts as large
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      y[i] = v[i] * inverse;
+      high = fmaxf(high, fabsf(y[i])), low = umin_of(low, 2 * bits(y[i]) - 1);
+      y[i] = fmaf(-fmaf(q, y[i], -v[i]), inverse, y[i]);
+    }
+    if (small || (low > 2 * kLeast && high < 0x1p120f)) {
+#pragma unroll
+      for (int i = 0; i < 8; i++) v[i] = y[i];
+    } else {
+#pragma unroll
+      for (int i = 0; i < 8; i++) v[i] = device::divide(v[i], q);
+    }
   }
+  static constexpr unsigned kLeast = (127 - 100) << 23;  // 2^-100
+  static __device__ __forceinline__ unsigned umin_of(unsigned a, unsigned b) { return a < b ? a : b; }
 };
 Ratio ratio_of(float p) { return {1.f - p, 1.f / (1.f - p)}; }
 
 // x / q where kept, else +0 (whatever x is).
-__device__ __forceinline__ void drop(float (&v)[8], unsigned kept, Ratio by) {
+__device__ __forceinline__ void drop(float (&v)[8], unsigned kept, Ratio by, DType dtype) {
+  by.divide(v, dtype == DType::f16);
 #pragma unroll
-  for (int i = 0; i < 8; i++) v[i] = kept >> i & 1u ? by.quotient(v[i]) : 0.f;
+  for (int i = 0; i < 8; i++) v[i] = kept >> i & 1u ? v[i] : 0.f;
 }
 
-__global__ void __launch_bounds__(kThreads) forward_kernel(
-    const char *x, DType dtype, bool wide, const long long *rng, char *y, unsigned char *mask, int64_t n, unsigned long long threshold, Ratio by) {
+// K: its tensors are read and written eight at a time, and n divides by it.
+struct Call {
+  gpu::Input x;
+  char *y;
+  const unsigned char *mask;
+  int64_t n;
+  Ratio by;
+};
+template <class K> __device__ __forceinline__ DType dtype_in(const Call &p) {
+  if constexpr (K::known) return K::x;
+  else return p.x.dtype;
+}
+template <class K> __device__ __forceinline__ void write(const Call &p, int64_t i, int left, const float (&v)[8]) {
+  if constexpr (K::known) store_f32<8>(reinterpret_cast<typename gpu::Stored<K::x>::type *>(p.y) + i, v);
+  else gpu::store8(p.y, p.x.dtype, p.x.wide && left == 8, i, left, v);
+}
+template <class K> __device__ __forceinline__ int fetch(const Call &p, gpu::Eight<K> &in, int64_t i) {
+  const int left = K::known || i + 8 <= p.n ? 8 : (int)(p.n - i);
+  if constexpr (K::known) in.load(p.x, 0, i, 8);
+  else gpu::load8(p.x.base, p.x.dtype, p.x.wide && left == 8, i, left, in.v);
+  return left;
+}
+
+template <class K> __global__ void __launch_bounds__(kThreads) forward_kernel(Call p, const long long *rng, unsigned char *mask, unsigned long long threshold) {
   const unsigned long long seed = (unsigned long long)rng[0], offset = (unsigned long long)rng[1];
-  for (int64_t i = ((int64_t)blockIdx.x * kThreads + threadIdx.x) * 8; i < n; i += (int64_t)gridDim.x * kThreads * 8) {
-    const int left = i + 8 <= n ? 8 : (int)(n - i);
+  for (int64_t i = ((int64_t)blockIdx.x * kThreads + threadIdx.x) * 8; i < p.n; i += (int64_t)gridDim.x * kThreads * 8) {
+    gpu::Eight<K> in;
+    const int left = fetch(p, in, i);
     unsigned kept = threshold == 0 ? 0xffu : 0u;
     if (threshold != 0 && threshold >> 32 == 0) {
 #pragma unroll
@@ -42,19 +82,20 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(
       }
     }
     float v[8];
-    gpu::load8(x, dtype, wide && left == 8, i, left, v);
-    drop(v, kept, by);
-    gpu::store8(y, dtype, wide && left == 8, i, left, v);
+    in.floats(v);
+    drop(v, kept, p.by, dtype_in<K>(p));
+    write<K>(p, i, left, v);
     if (mask) mask[i / 8] = (unsigned char)(kept & ((1u << left) - 1u));
   }
 }
-__global__ void __launch_bounds__(kThreads) backward_kernel(const char *dy, DType dtype, bool wide, const unsigned char *mask, char *dx, int64_t n, Ratio by) {
-  for (int64_t i = ((int64_t)blockIdx.x * kThreads + threadIdx.x) * 8; i < n; i += (int64_t)gridDim.x * kThreads * 8) {
-    const int left = i + 8 <= n ? 8 : (int)(n - i);
+template <class K> __global__ void __launch_bounds__(kThreads) backward_kernel(Call p) {
+  for (int64_t i = ((int64_t)blockIdx.x * kThreads + threadIdx.x) * 8; i < p.n; i += (int64_t)gridDim.x * kThreads * 8) {
+    gpu::Eight<K> in;
+    const int left = fetch(p, in, i);
     float v[8];
-    gpu::load8(dy, dtype, wide && left == 8, i, left, v);
-    drop(v, mask[i / 8], by);
-    gpu::store8(dx, dtype, wide && left == 8, i, left, v);
+    in.floats(v);
+    drop(v, p.mask[i / 8], p.by, dtype_in<K>(p));
+    write<K>(p, i, left, v);
   }
 }
 unsigned blocks_of(int64_t n) {
@@ -62,28 +103,33 @@ unsigned blocks_of(int64_t n) {
   return (unsigned)(need < 65536 ? need : 65536);
 }
 
-nvte_status run_forward(const nvte_exec *e, const void *p) {
-  const auto &a = *static_cast<const nvte_dropout_forward_args *>(p);
+Call call_of(const nvte_tensor *x, const nvte_tensor *y, float p) {
+  Call c = {{address_as<const char>(x->data), dtype_of(x->data.dtype), false, {}}, address_as<char>(y->data), nullptr, numel(x->data), ratio_of(p)};
+  c.x.wide = gpu::aligned(c.x.base, 16) && gpu::aligned(c.y, 16);
+  return c;
+}
+template <class F> void with_dtype(const Call &c, F &&f) { gpu::with_types<false>(c.x.wide && c.n % 8 == 0, c.x.dtype, c.x.dtype, f); }
+
+nvte_status run_forward(const nvte_exec *e, const void *args) {
+  const auto &a = *static_cast<const nvte_dropout_forward_args *>(args);
   return gpu::guarded(e, [&]() -> nvte_status {
-    const int64_t n = numel(a.x->data);
-    if (n == 0) return NVTE_OK;
-    const char *x = address_as<const char>(a.x->data);
-    char *y = address_as<char>(a.y->data);
-    forward_kernel<<<blocks_of(n), kThreads, 0, gpu::stream_of(*e)>>>(
-        x, dtype_of(a.x->data.dtype), gpu::aligned(x, 16) && gpu::aligned(y, 16), address_as<const long long>(a.rng_state->data), y,
-        a.mask && present(a.mask->data) ? address_as<unsigned char>(a.mask->data) : nullptr, n, (unsigned long long)((double)a.p * 4294967296.0), ratio_of(a.p));
+    const Call c = call_of(a.x, a.y, a.p);
+    if (c.n == 0) return NVTE_OK;
+    with_dtype(c, [&](auto k) {
+      forward_kernel<decltype(k)><<<blocks_of(c.n), kThreads, 0, gpu::stream_of(*e)>>>(
+          c, address_as<const long long>(a.rng_state->data), a.mask && present(a.mask->data) ? address_as<unsigned char>(a.mask->data) : nullptr,
+          (unsigned long long)((double)a.p * 4294967296.0));
+    });
     return gpu::launched("dropout_forward");
   });
 }
-nvte_status run_backward(const nvte_exec *e, const void *p) {
-  const auto &a = *static_cast<const nvte_dropout_backward_args *>(p);
+nvte_status run_backward(const nvte_exec *e, const void *args) {
+  const auto &a = *static_cast<const nvte_dropout_backward_args *>(args);
   return gpu::guarded(e, [&]() -> nvte_status {
-    const int64_t n = numel(a.dy->data);
-    if (n == 0) return NVTE_OK;
-    const char *dy = address_as<const char>(a.dy->data);
-    char *dx = address_as<char>(a.dx->data);
-    backward_kernel<<<blocks_of(n), kThreads, 0, gpu::stream_of(*e)>>>(dy, dtype_of(a.dy->data.dtype), gpu::aligned(dy, 16) && gpu::aligned(dx, 16),
-                                                                       address_as<const unsigned char>(a.mask->data), dx, n, ratio_of(a.p));
+    Call c = call_of(a.dy, a.dx, a.p);
+    c.mask = address_as<const unsigned char>(a.mask->data);
+    if (c.n == 0) return NVTE_OK;
+    with_dtype(c, [&](auto k) { backward_kernel<decltype(k)><<<blocks_of(c.n), kThreads, 0, gpu::stream_of(*e)>>>(c); });
     return gpu::launched("dropout_backward");
   });
 }

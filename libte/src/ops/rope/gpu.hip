@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rotary embedding on GPUs: a block owns a token; the cosines and sines of its angles are made once in shared memory and used by every head.
+// Rotary embedding on GPUs: a block owns a token, or a few short ones; the cosines and sines of their angles are made once in shared memory and
+// used by every head. Eight neighbouring channels a thread where the layout allows (wide), else one pair.
 // Positions live in device memory, so one outside freqs cannot be an error here: its token is written as NaN.
 #include "gpu/plugin.h"
-#include "gpu/device/convert.h"
+#include "gpu/device/vec.h"
 #include "ops/rope/geometry.h"
 
 namespace te {
 namespace {
 using namespace device;
-constexpr int kThreads = 256, kMaxAngles = 1024;
+constexpr int kThreads = 256, kMaxAngles = 1024, kMaxTokens = 8;
 
 // What of RopeArgs the kernel needs (geometry.h's functions run on the host's descriptors).
 struct Call {
@@ -48,21 +49,38 @@ __device__ int64_t position_of(const Call &p, int64_t b, int64_t s) {
   return at + (p.start ? p.start[entry] : 0);
 }
 
+// A token's place: what its angles come from, or that it is written as zeros. `lost`: past the last sequence, where positions still count for nothing.
+struct Place {
+  int64_t position;
+  bool inside, unused, lost;
+};
+__device__ Place place_of(const Call &p, int64_t token) {
+  const int64_t b = token / p.r.s, s = token % p.r.s, position = position_of(p, b, s);
+  return {position, position >= 0 && position < p.r.positions, p.ragged && position == -1 && !p.positions,
+          p.ragged && s >= (p.r.sequences ? end_of(p, p.r.sequences - 1) : 0)};
+}
+__device__ __forceinline__ void angle_of(const Call &p, const Place &at, int channel, float &cosine, float &sine) {
+  double s = 0, c = 0;
+  if (at.inside) sincos((double)p.freqs[at.position * p.r.d2 + channel], &s, &c);
+  cosine = at.inside ? (float)c : NAN, sine = at.inside ? (float)s : NAN;
+}
+// Forward: each of a pair has its own angle; backward: the partner's sine, signs reversed.
+__device__ __forceinline__ void rotate(const Call &p, float &a, float &c, float cos1, float sin1, float cos2, float sin2) {
+  const float s1 = p.backward ? sin2 : -sin1, s2 = p.backward ? -sin1 : sin2, first = a;
+  a = fmaf(a, cos1, c * s1);
+  c = fmaf(c, cos2, first * s2);
+}
+
 template <class T> __global__ void __launch_bounds__(kThreads) rope_kernel(Call p) {
   __shared__ float cosine[kMaxAngles], sine[kMaxAngles];
-  const int64_t b = blockIdx.x / (uint64_t)p.r.s, s = blockIdx.x % (uint64_t)p.r.s, position = position_of(p, b, s);
+  const int64_t b = blockIdx.x / (uint64_t)p.r.s, s = blockIdx.x % (uint64_t)p.r.s;
+  const Place at = place_of(p, blockIdx.x);
   const int d2 = (int)p.r.d2, m = d2 / 2;
-  const bool inside = position >= 0 && position < p.r.positions, unused = p.ragged && position == -1 && !p.positions;
-  bool lost = false;
-  if (p.ragged) lost = s >= (p.r.sequences ? end_of(p, p.r.sequences - 1) : 0);
-  for (int i = (int)threadIdx.x; i < d2; i += kThreads) {
-    const double angle = inside ? (double)p.freqs[position * d2 + i] : 0.0;
-    cosine[i] = inside ? (float)cos(angle) : NAN;
-    sine[i] = inside ? (float)sin(angle) : NAN;
-  }
+  for (int i = (int)threadIdx.x; i < d2; i += kThreads) angle_of(p, at, i, cosine[i], sine[i]);
   __syncthreads();
   const T *xs = static_cast<const T *>(p.x) + b * p.r.xb + s * p.r.xs;
   T *ys = static_cast<T *>(p.y) + b * p.r.yb + s * p.r.ys;
+  const bool zeros = at.lost || at.unused;
   const int d = (int)p.r.d;
   const int64_t pairs = m + (d - d2);  // a head's pairs, then what is copied
   for (int64_t i = threadIdx.x; i < p.r.h * pairs; i += kThreads) {
@@ -72,20 +90,81 @@ template <class T> __global__ void __launch_bounds__(kThreads) rope_kernel(Call 
     T *y = ys + head * p.r.yh;
     if (k >= m) {
       const int c = d2 + k - m;
-      y[c] = lost || unused ? from_f32<T>(0.f) : x[c * p.r.xd];
+      y[c] = zeros ? from_f32<T>(0.f) : x[c * p.r.xd];
       continue;
     }
     const int one = p.interleaved ? 2 * k : k, two = p.interleaved ? 2 * k + 1 : k + m;
-    if (lost || unused) {
+    if (zeros) {
       y[one] = y[two] = from_f32<T>(0.f);
       continue;
     }
-    const float a = to_f32(x[one * p.r.xd]), c = to_f32(x[two * p.r.xd]);
-    // forward: each of a pair has its own angle; backward: the partner's sine, signs reversed
-    const float s1 = p.backward ? sine[two] : -sine[one], s2 = p.backward ? -sine[one] : sine[two];
-    y[one] = from_f32<T>(fmaf(a, cosine[one], c * s1));
-    y[two] = from_f32<T>(fmaf(c, cosine[two], a * s2));
+    float a = to_f32(x[one * p.r.xd]), c = to_f32(x[two * p.r.xd]);
+    rotate(p, a, c, cosine[one], sine[one], cosine[two], sine[two]);
+    y[one] = from_f32<T>(a);
+    y[two] = from_f32<T>(c);
   }
+}
+
+// Sixteen channels of a head: the pairs of `one` and `two` (side by side where interleaved), or eight to copy. The same on neighbouring threads
+// but for few, as heads have many more rotated channels than others.
+template <class T> __global__ void __launch_bounds__(kThreads) rope_wide_kernel(Call p, int tokens) {
+  __shared__ alignas(16) float cosine[kMaxAngles], sine[kMaxAngles];
+  __shared__ bool zeros[kMaxTokens];
+  const int64_t first = (int64_t)blockIdx.x * tokens, all = p.r.b * p.r.s;
+  const int d = (int)p.r.d, d2 = (int)p.r.d2, m = d2 / 2, rotated = d2 / 16, groups = rotated + (d - d2) / 8;
+  const int count = first + tokens <= all ? tokens : (int)(all - first), per_token = (int)p.r.h * groups;
+  for (int i = (int)threadIdx.x; i < count * d2; i += kThreads) {
+    const Place at = place_of(p, first + i / d2);
+    angle_of(p, at, i % d2, cosine[i], sine[i]);
+    if (i % d2 == 0) zeros[i / d2] = at.lost || at.unused;
+  }
+  __syncthreads();
+  for (int i = (int)threadIdx.x; i < count * per_token; i += kThreads) {
+    const int t = i / per_token, rest = i % per_token, head = rest / groups, k = rest % groups;
+    const int64_t b = (first + t) / p.r.s, s = (first + t) % p.r.s;
+    const T *x = static_cast<const T *>(p.x) + b * p.r.xb + s * p.r.xs + head * p.r.xh;
+    T *y = static_cast<T *>(p.y) + b * p.r.yb + s * p.r.ys + head * p.r.yh;
+    const bool pairs = k < rotated;
+    const int one = !pairs ? d2 + 8 * (k - rotated) : p.interleaved ? 16 * k : 8 * k, two = p.interleaved ? one + 8 : one + m;
+    float a[8] = {}, c[8] = {};
+    if (!zeros[t]) {
+      load_f32<8>(x + one, a);
+      if (pairs) {
+        load_f32<8>(x + two, c);
+        const float *cos1 = cosine + t * d2 + one, *sin1 = sine + t * d2 + one, *cos2 = cosine + t * d2 + two, *sin2 = sine + t * d2 + two;
+        float w[4][8];
+        load_f32<8>(cos1, w[0]), load_f32<8>(sin1, w[1]), load_f32<8>(cos2, w[2]), load_f32<8>(sin2, w[3]);
+        if (p.interleaved) {
+#pragma unroll
+          for (int j = 0; j < 8; j += 2) {
+            rotate(p, a[j], a[j + 1], w[0][j], w[1][j], w[0][j + 1], w[1][j + 1]);
+            rotate(p, c[j], c[j + 1], w[2][j], w[3][j], w[2][j + 1], w[3][j + 1]);
+          }
+        } else {
+#pragma unroll
+          for (int j = 0; j < 8; j++) rotate(p, a[j], c[j], w[0][j], w[1][j], w[2][j], w[3][j]);
+        }
+      }
+    }
+    store_f32<8>(y + one, a);
+    if (pairs) store_f32<8>(y + two, c);
+  }
+}
+// Tokens a block of the wide kernel, 0 where the layout needs the other one.
+template <class T> int wide_tokens(const Call &p) {
+  const RopeShape &r = p.r;
+  const int64_t groups = r.d2 / 16 + (r.d - r.d2) / 8;
+  bool wide = r.xd == 1 && r.d2 > 0 && r.d2 % 16 == 0 && r.d % 8 == 0 && r.h * groups < 1 << 20 && gpu::aligned(p.x, 16) && gpu::aligned(p.y, 16);
+  for (const int64_t stride : {r.xb, r.xs, r.xh}) wide = wide && stride * (int64_t)sizeof(T) % 16 == 0;
+  if (!wide) return 0;
+  int tokens = kMaxTokens;
+  while (tokens > 1 && (tokens * r.d2 > kMaxAngles || tokens * r.h * groups > 2 * kThreads)) tokens--;
+  return tokens;
+}
+template <class T> void launch(const Call &p, hipStream_t stream) {
+  const int64_t all = p.r.b * p.r.s;
+  if (const int tokens = wide_tokens<T>(p)) rope_wide_kernel<T><<<(unsigned)gpu::ceil_div(all, tokens), kThreads, 0, stream>>>(p, tokens);
+  else rope_kernel<T><<<(unsigned)all, kThreads, 0, stream>>>(p);
 }
 
 const char *refuse(const RopeArgs &a) {
@@ -104,11 +183,10 @@ nvte_status run(const nvte_exec *e, const RopeArgs &a) {
     p.positions = given(a.positions) ? address(a.positions->data) : nullptr;
     p.wide_positions = p.positions && dtype_of(a.positions->data.dtype) == DType::i64;
     p.ragged = a.format == NVTE_FORMAT_THD, p.interleaved = a.interleaved, p.backward = a.backward, p.cp_size = a.cp_size, p.cp_rank = a.cp_rank;
-    const unsigned blocks = (unsigned)(p.r.b * p.r.s);
     switch (dtype_of(a.x->data.dtype)) {
-      case DType::f32: rope_kernel<float><<<blocks, kThreads, 0, gpu::stream_of(*e)>>>(p); break;
-      case DType::f16: rope_kernel<f16><<<blocks, kThreads, 0, gpu::stream_of(*e)>>>(p); break;
-      default: rope_kernel<bf16><<<blocks, kThreads, 0, gpu::stream_of(*e)>>>(p); break;
+      case DType::f32: launch<float>(p, gpu::stream_of(*e)); break;
+      case DType::f16: launch<f16>(p, gpu::stream_of(*e)); break;
+      default: launch<bf16>(p, gpu::stream_of(*e)); break;
     }
     return gpu::launched("rope");
   });
