@@ -37,6 +37,14 @@ struct Forward {
   float scale;
 };
 
+// exp(a), a <= 0; 16-bit results hide the error of the hardware's.
+template <class K> __device__ __forceinline__ float power(float a) {
+  if constexpr (K::known) {
+    if constexpr (K::y != DType::f32) return device::exp2_fast(a * 1.4426950409f);
+  }
+  return expf(a);
+}
+
 template <class S, class K> __global__ void __launch_bounds__(S::kBlock) forward_kernel(Forward p) {
   const int t = (int)threadIdx.x % S::kThreads;
   const int64_t row = (int64_t)blockIdx.x * S::kRows + threadIdx.x / S::kThreads, width = row < p.rows ? p.width : 0;
@@ -74,7 +82,7 @@ template <class S, class K> __global__ void __launch_bounds__(S::kBlock) forward
   best = gpu::row_reduce<S>(best, device::Max{}, -INFINITY);
   const auto powers = [&](int g) {
 #pragma unroll
-    for (int i = 0; i < 8; i++) v[g][i] = expf(v[g][i] - best);
+    for (int i = 0; i < 8; i++) v[g][i] = power<K>(v[g][i] - best);
     if (kept[g] == 0xffu) return;
 #pragma unroll
     for (int i = 0; i < 8; i++) v[g][i] = kept[g] >> i & 1u ? v[g][i] : 0.f;
