@@ -107,7 +107,8 @@ template <class T> __global__ void __launch_bounds__(kThreads) rope_kernel(Call 
 
 // Sixteen channels of a head: the pairs of `one` and `two` (side by side where interleaved), or eight to copy. The same on neighbouring threads
 // but for few, as heads have many more rotated channels than others.
-template <class T> __global__ void __launch_bounds__(kThreads) rope_wide_kernel(Call p, int tokens) {
+template <class T> __global__ void __launch_bounds__(kThreads) rope_wide_kernel(Call call, int tokens) {
+  const Call &p = call;
   __shared__ alignas(16) float cosine[kMaxAngles], sine[kMaxAngles];
   __shared__ bool zeros[kMaxTokens];
   const int64_t first = (int64_t)blockIdx.x * tokens, all = p.r.b * p.r.s;
@@ -120,6 +121,7 @@ template <class T> __global__ void __launch_bounds__(kThreads) rope_wide_kernel(
   }
   __syncthreads();
   for (int i = (int)threadIdx.x; i < count * per_token; i += kThreads) {
+    const Call &p = again(call);
     const int t = i / per_token, rest = i % per_token, head = rest / groups, k = rest % groups;
     const int64_t b = (first + t) / p.r.s, s = (first + t) % p.r.s;
     const T *x = static_cast<const T *>(p.x) + b * p.r.xb + s * p.r.xs + head * p.r.xh;
