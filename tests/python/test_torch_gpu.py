@@ -88,6 +88,33 @@ def test_threads_share_a_stream() -> None:
     assert not wrong
 
 
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
+def test_a_device_that_is_not_the_current_one() -> None:
+    """Handles, compiled kernels and attributes belong to a device; autograd's threads and ours have a current one of their own."""
+    x = torch.randn(128, 2, 64, dtype=torch.bfloat16)
+    m = layer(attn_input_format="sbhd")
+
+    def step(m: torch.nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+        leaves = [x.detach().clone().requires_grad_(), *m.parameters()]
+        for _ in range(2):  # the second step's scales come from the first one's amaxes
+            with te.autocast(recipe=te.DelayedScaling(amax_history_len=2)):
+                y = m(leaves[0])
+            gradients = torch.autograd.grad(y.float().pow(2).sum(), leaves)
+        return [t.cpu() for t in (y, *gradients)]
+
+    found: list[list[torch.Tensor]] = [[], [], [], []]
+
+    def work(i: int) -> None:
+        device = torch.device("cuda", (i + 1) % 2)  # a thread starts with device 0
+        found[i] = step(copy.deepcopy(m).to(device), x.to(device))
+
+    work(0)
+    assert torch.cuda.current_device() == 0
+    in_threads(work)
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], other))
+
+
 def test_memory_stays_with_the_caching_allocator() -> None:
     m, x = layer(), torch.randn(8, 2, 64, dtype=torch.bfloat16)
     for _ in range(3):
