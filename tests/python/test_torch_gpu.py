@@ -112,7 +112,9 @@ def test_a_device_that_is_not_the_current_one() -> None:
     assert torch.cuda.current_device() == 0
     in_threads(work)
     for other in found[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(found[0], other))
+        assert torch.equal(found[0][0], other[0])
+        for a, b in zip(found[0][1:], other[1:]):  # cuDNN's gradients do not repeat bit for bit
+            assert (a.float() - b.float()).abs().max() <= 2.0**-5 * a.float().abs().max()
 
 
 def test_memory_stays_with_the_caching_allocator() -> None:
