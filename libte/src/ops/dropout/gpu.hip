@@ -12,7 +12,7 @@ constexpr int kThreads = 256;
 // remainder is taken the other way round, so that a zero keeps its sign.
 struct Ratio {
   float q, inverse;
-  // Eight quotients; `small`: of f16, which are all within the range.
+  // Eight quotients; `small`: of f16, which are never too near to zero.
   __device__ __forceinline__ void divide(float (&v)[8], bool small) const {
     float y[8], high = 0.f;
     unsigned low = ~0u;  // of twice the bits less 1: a zero counts as large
@@ -22,7 +22,7 @@ struct Ratio {
       high = fmaxf(high, fabsf(y[i])), low = umin_of(low, 2 * bits(y[i]) - 1);
       y[i] = fmaf(-fmaf(q, y[i], -v[i]), inverse, y[i]);
     }
-    if (small || (low > 2 * kLeast && high < 0x1p120f)) {
+    if ((small || low > 2 * kLeast) && high < 0x1p120f) {
 #pragma unroll
       for (int i = 0; i < 8; i++) v[i] = y[i];
     } else {

@@ -105,51 +105,99 @@ template <class T> __global__ void __launch_bounds__(kThreads) rope_kernel(Call 
   }
 }
 
+// Eight numbers as they come from memory.
+template <class T> struct Raw {
+  static constexpr int kPack = 16 / (int)sizeof(T);
+  pack<T, kPack> part[8 / kPack];
+  __device__ __forceinline__ void load(const T *x) {
+#pragma unroll
+    for (int i = 0; i < 8 / kPack; i++) part[i] = device::load<kPack>(x + i * kPack);
+  }
+  __device__ __forceinline__ void floats(float (&v)[8]) const {
+#pragma unroll
+    for (int i = 0; i < 8; i++) v[i] = to_f32(part[i / kPack].v[i % kPack]);
+  }
+};
 // Sixteen channels of a head: the pairs of `one` and `two` (side by side where interleaved), or eight to copy. The same on neighbouring threads
 // but for few, as heads have many more rotated channels than others.
+struct Item {
+  int token, one, two;
+  bool pairs;
+  int64_t from, to;
+};
+__device__ __forceinline__ Item item_of(const Call &p, int64_t first, int i) {
+  const int d2 = (int)p.r.d2, rotated = d2 / 16, groups = rotated + ((int)p.r.d - d2) / 8, per_token = (int)p.r.h * groups;
+  const int t = i / per_token, rest = i % per_token, head = rest / groups, k = rest % groups;
+  const int64_t b = (first + t) / p.r.s, s = (first + t) % p.r.s;
+  const bool pairs = k < rotated;
+  const int one = !pairs ? d2 + 8 * (k - rotated) : p.interleaved ? 16 * k : 8 * k;
+  return {t, one, p.interleaved ? one + 8 : one + d2 / 2, pairs, b * p.r.xb + s * p.r.xs + head * p.r.xh, b * p.r.yb + s * p.r.ys + head * p.r.yh};
+}
+// The first kAhead items of a thread are on their way while the angles are made.
 template <class T> __global__ void __launch_bounds__(kThreads) rope_wide_kernel(Call call, int tokens) {
   const Call &p = call;
+  constexpr int kAhead = 2;
   __shared__ alignas(16) float cosine[kMaxAngles], sine[kMaxAngles];
   __shared__ bool zeros[kMaxTokens];
   const int64_t first = (int64_t)blockIdx.x * tokens, all = p.r.b * p.r.s;
-  const int d = (int)p.r.d, d2 = (int)p.r.d2, m = d2 / 2, rotated = d2 / 16, groups = rotated + (d - d2) / 8;
-  const int count = first + tokens <= all ? tokens : (int)(all - first), per_token = (int)p.r.h * groups;
+  const int d = (int)p.r.d, d2 = (int)p.r.d2, count = first + tokens <= all ? tokens : (int)(all - first);
+  const int items = count * (int)p.r.h * (d2 / 16 + (d - d2) / 8);
+  Raw<T> ahead[kAhead][2];
+  const auto fetch = [&](const Call &p, const Item &at, Raw<T> &one, Raw<T> &two) {
+    const T *x = static_cast<const T *>(p.x) + at.from;
+    one.load(x + at.one);
+    if (at.pairs) two.load(x + at.two);
+  };
+#pragma unroll
+  for (int u = 0; u < kAhead; u++) {
+    const int i = (int)threadIdx.x + u * kThreads;
+    if (i < items) fetch(p, item_of(p, first, i), ahead[u][0], ahead[u][1]);
+  }
   for (int i = (int)threadIdx.x; i < count * d2; i += kThreads) {
     const Place at = place_of(p, first + i / d2);
     angle_of(p, at, i % d2, cosine[i], sine[i]);
     if (i % d2 == 0) zeros[i / d2] = at.lost || at.unused;
   }
   __syncthreads();
-  for (int i = (int)threadIdx.x; i < count * per_token; i += kThreads) {
-    const Call &p = again(call);
-    const int t = i / per_token, rest = i % per_token, head = rest / groups, k = rest % groups;
-    const int64_t b = (first + t) / p.r.s, s = (first + t) % p.r.s;
-    const T *x = static_cast<const T *>(p.x) + b * p.r.xb + s * p.r.xs + head * p.r.xh;
-    T *y = static_cast<T *>(p.y) + b * p.r.yb + s * p.r.ys + head * p.r.yh;
-    const bool pairs = k < rotated;
-    const int one = !pairs ? d2 + 8 * (k - rotated) : p.interleaved ? 16 * k : 8 * k, two = p.interleaved ? one + 8 : one + m;
-    float a[8] = {}, c[8] = {};
-    if (!zeros[t]) {
-      load_f32<8>(x + one, a);
-      if (pairs) {
-        load_f32<8>(x + two, c);
-        const float *cos1 = cosine + t * d2 + one, *sin1 = sine + t * d2 + one, *cos2 = cosine + t * d2 + two, *sin2 = sine + t * d2 + two;
-        float w[4][8];
-        load_f32<8>(cos1, w[0]), load_f32<8>(sin1, w[1]), load_f32<8>(cos2, w[2]), load_f32<8>(sin2, w[3]);
-        if (p.interleaved) {
+  const auto finish = [&](const Call &p, const Item &at, const Raw<T> &one, const Raw<T> &two) {
+    T *y = static_cast<T *>(p.y) + at.to;
+    float a[8], c[8];
+    one.floats(a), two.floats(c);
+    if (zeros[at.token]) {
 #pragma unroll
-          for (int j = 0; j < 8; j += 2) {
-            rotate(p, a[j], a[j + 1], w[0][j], w[1][j], w[0][j + 1], w[1][j + 1]);
-            rotate(p, c[j], c[j + 1], w[2][j], w[3][j], w[2][j + 1], w[3][j + 1]);
-          }
-        } else {
+      for (int j = 0; j < 8; j++) a[j] = c[j] = 0.f;
+    } else if (at.pairs) {
+      float w[4][8];
+      const float *const from[4] = {cosine + at.token * d2 + at.one, sine + at.token * d2 + at.one, cosine + at.token * d2 + at.two, sine + at.token * d2 + at.two};
 #pragma unroll
-          for (int j = 0; j < 8; j++) rotate(p, a[j], c[j], w[0][j], w[1][j], w[2][j], w[3][j]);
+      for (int k = 0; k < 4; k++) load_f32<8>(from[k], w[k]);
+      if (p.interleaved) {
+#pragma unroll
+        for (int j = 0; j < 8; j += 2) {
+          rotate(p, a[j], a[j + 1], w[0][j], w[1][j], w[0][j + 1], w[1][j + 1]);
+          rotate(p, c[j], c[j + 1], w[2][j], w[3][j], w[2][j + 1], w[3][j + 1]);
         }
+      } else {
+#pragma unroll
+        for (int j = 0; j < 8; j++) rotate(p, a[j], c[j], w[0][j], w[1][j], w[2][j], w[3][j]);
       }
     }
-    store_f32<8>(y + one, a);
-    if (pairs) store_f32<8>(y + two, c);
+    store_f32<8>(y + at.one, a);
+    if (at.pairs) store_f32<8>(y + at.two, c);
+  };
+#pragma unroll
+  for (int u = 0; u < kAhead; u++) {
+    const Call &p = again(call);
+    const int i = (int)threadIdx.x + u * kThreads;
+    if (i < items) finish(p, item_of(p, first, i), ahead[u][0], ahead[u][1]);
+  }
+#pragma unroll 1
+  for (int i = (int)threadIdx.x + kAhead * kThreads; i < items; i += kThreads) {
+    const Call &p = again(call);
+    const Item at = item_of(p, first, i);
+    Raw<T> one, two;
+    fetch(p, at, one, two);
+    finish(p, at, one, two);
   }
 }
 // Tokens a block of the wide kernel, 0 where the layout needs the other one.

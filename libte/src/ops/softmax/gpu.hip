@@ -37,13 +37,8 @@ struct Forward {
   float scale;
 };
 
-// exp(a), a <= 0; 16-bit results hide the error of the hardware's.
-template <class K> __device__ __forceinline__ float power(float a) {
-  if constexpr (K::known) {
-    if constexpr (K::y != DType::f32) return device::exp2_fast(a * 1.4426950409f);
-  }
-  return expf(a);
-}
+// exp(a), a <= 0, for a result of dtype y; one of 16 bits hides the error of the hardware's.
+__device__ __forceinline__ float power(float a, DType y) { return y == DType::f32 ? expf(a) : device::exp2_fast(a * 1.4426950409f); }
 
 template <class S, class K> __global__ void __launch_bounds__(S::kBlock) forward_kernel(Forward p) {
   const int t = (int)threadIdx.x % S::kThreads;
@@ -80,9 +75,11 @@ template <class S, class K> __global__ void __launch_bounds__(S::kBlock) forward
     for (int i = 0; i < 8; i++) best = fmaxf(best, v[g][i]);  // skips NaN
   });
   best = gpu::row_reduce<S>(best, device::Max{}, -INFINITY);
+  DType y = p.y.dtype;
+  if constexpr (K::known) y = K::y;
   const auto powers = [&](int g) {
 #pragma unroll
-    for (int i = 0; i < 8; i++) v[g][i] = power<K>(v[g][i] - best);
+    for (int i = 0; i < 8; i++) v[g][i] = power(v[g][i] - best, y);
     if (kept[g] == 0xffu) return;
 #pragma unroll
     for (int i = 0; i < 8; i++) v[g][i] = kept[g] >> i & 1u ? v[g][i] : 0.f;
