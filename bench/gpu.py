@@ -38,12 +38,11 @@ Call = Callable[[], Any]
 Made = tuple[Call, Optional[Call], Callable[[], None], float, dict[str, Call]]
 ROWS: dict[str, tuple[float, str, dict[str, float], Callable[[int], Any]]] = {}  # goal (0 = none), unit, gates
 TUNING = "TE_HIPBLASLT_TUNING_RUN_COUNT"
-REFERENCE_GEMM = "gemm.bf16.8192"  # scales Transformer Engine's figures to this card
 
 
 def row(name: str, goal: float, unit: str = "TB/s", must: float = 0, **gates: float) -> Callable[[Callable[[int], Any]], Callable[[int], Any]]:
     """Gates: must, a share of the copy's rate; rival, a multiple of the rival's speed (in us: at most that multiple of its time); te, TFLOP/s of
-    Transformer Engine on a card whose 8192^3 bf16 GEMM ran at 665 in torch; us, at most."""
+    Transformer Engine on a card whose 8192^3 bf16 GEMM ran at 665 in torch (the side "gemm"); us, at most."""
     def add(make: Callable[[int], Any]) -> Callable[[int], Any]:
         ROWS[name] = goal, unit, {**({"copy": must} if must else {}), **gates}, make
         return make
@@ -363,23 +362,26 @@ for _name, _shape, _groups, _causal in (("b4h32s4096d128.causal", (4, 32, 4096, 
 
 def step(module: torch.nn.Module, twin: Optional[Callable[[torch.Tensor], torch.Tensor]], x: torch.Tensor, recipe: Any,
          flops: float) -> tuple[Call, Optional[Call], Callable[[], None], float]:
-    """Forward and backward of a module, beside its plain-torch twin in bf16."""
+    """Forward and backward of a module as a training step has them, beside its plain-torch twin in bf16."""
     import libte_torch as te
 
     leaves = [x.requires_grad_(), *module.parameters()]
     dy = normal(*module(x).shape)
 
-    def ours() -> torch.Tensor:
+    def backward(y: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+        for leaf in leaves:
+            leaf.grad = None
+        y.backward(gradient)
+        return y
+
+    def ours(gradient: torch.Tensor = dy) -> torch.Tensor:
         with te.autocast(enabled=recipe is not None, recipe=recipe):
             y = module(x)
-        torch.autograd.grad(y, leaves, dy)
-        return y
+        return backward(y, gradient)
 
     def rival() -> torch.Tensor:
         assert twin is not None
-        y = twin(x)
-        torch.autograd.grad(y, leaves, dy)
-        return y
+        return backward(twin(x), dy)
 
     def check() -> None:
         y = [ours() for _ in range(3)][-1]  # delayed scaling needs a step or two
@@ -389,8 +391,17 @@ def step(module: torch.nn.Module, twin: Optional[Callable[[torch.Tensor], torch.
     return ours, rival if twin is not None else None, check, flops
 
 
-def products(t: int, *layers: tuple[int, int]) -> dict[str, Call]:
-    """A further side of FP8 rows: nothing but the matrix products of linear layers (in, out), by torch._scaled_mm with the same accumulators."""
+def with_limits(made: tuple[Call, Optional[Call], Callable[[], None], float], t: int, *layers: tuple[int, int]) -> Made:
+    """Further sides of an FP8 row. The card's power and temperature decide the rates of such long work, so what they are compared with is measured
+    in the same loop: "gemm", torch's 8192^3 bf16 product, by which Transformer Engine's figures are scaled; "gemms", the products of the layers
+    (in, out) alone, by torch._scaled_mm with the same accumulators; "dy=1", ours with a gradient of ones, which takes less power than any other."""
+    ours, *_ = made
+    dy = new(t, layers[-1][1]).fill_(1)
+    a, b = normal(8192, 8192), normal(8192, 8192)
+    return (*made, {"gemm": lambda: torch.mm(a, b.t()), "gemms": products(t, *layers), "dy=1": lambda: ours(dy)})
+
+
+def products(t: int, *layers: tuple[int, int]) -> Call:
     one = torch.ones(1, device="cuda")
 
     def operand(rows: int, columns: int, dtype: torch.dtype = E4M3) -> torch.Tensor:
@@ -399,7 +410,7 @@ def products(t: int, *layers: tuple[int, int]) -> dict[str, Call]:
     pairs = []
     for k, n in layers:
         pairs += [(operand(t, k), operand(n, k), True), (operand(t, n, E5M2), operand(k, n), False), (operand(n, t, E5M2), operand(k, t), False)]
-    return {"gemms": lambda: [torch._scaled_mm(a, b.t(), one, one, out_dtype=BF16, use_fast_accum=fast) for a, b, fast in pairs]}
+    return lambda: [torch._scaled_mm(a, b.t(), one, one, out_dtype=BF16, use_fast_accum=fast) for a, b, fast in pairs]
 
 
 def recipe_of(kind: str) -> Any:
@@ -417,7 +428,8 @@ def layernorm_linear(kind: str) -> Made:
     def twin(x: torch.Tensor) -> torch.Tensor:
         return F.linear(F.layer_norm(x, (h,), m.layer_norm_weight, m.layer_norm_bias), m.weight, m.bias)
 
-    return (*step(m, twin, normal(t, h), recipe_of(kind), 18.0 * t * h * h), {} if kind == "bf16" else products(t, (h, 3 * h)))
+    made = step(m, twin, normal(t, h), recipe_of(kind), 18.0 * t * h * h)
+    return made if kind == "bf16" else with_limits(made, t, (h, 3 * h))
 
 
 def layernorm_mlp(kind: str) -> Made:
@@ -430,7 +442,8 @@ def layernorm_mlp(kind: str) -> Made:
         n = F.layer_norm(x, (h,), m.layer_norm_weight, m.layer_norm_bias)
         return F.linear(F.gelu(F.linear(n, m.fc1_weight, m.fc1_bias), approximate="tanh"), m.fc2_weight, m.fc2_bias)
 
-    return (*step(m, twin, normal(t, h), recipe_of(kind), 12.0 * t * h * f), {} if kind == "bf16" else products(t, (h, f), (f, h)))
+    made = step(m, twin, normal(t, h), recipe_of(kind), 12.0 * t * h * f)
+    return made if kind == "bf16" else with_limits(made, t, (h, f), (f, h))
 
 
 def linear(t: int, h: int, kind: str) -> Made:
@@ -515,7 +528,8 @@ def main() -> int:
                     times[side.rstrip("*")].append(burst(call, max(1, options.calls // (8 if side.endswith("*") else 1))))
             record.update(work=work, seconds=times)
             middle = {side: statistics.median(t) for side, t in times.items()}
-            speed = {side: t * 1e6 if unit == "us" else (4 * options.size**2 if side == "copy" else work) / t / 1e12 for side, t in middle.items()}
+            done = {"copy": 4 * options.size**2, "gemm": 2 * 8192**3}
+            speed = {side: t * 1e6 if unit == "us" else done.get(side, work) / t / 1e12 for side, t in middle.items()}
             line = "  ".join(f"{side} {s:7.2f} {unit}" for side, s in speed.items())
             wanted = goal * (speed["rival"] if unit != "TB/s" and rival else 1)
             met = all(good for _, _, good in gpu_gates(record, result))

@@ -160,11 +160,9 @@ def gpu_gates(r: dict[str, Any], sample: dict[str, Any]) -> list[tuple[str, str,
         elif kind == "us":
             found.append((f"{bound:.0f} us", f"{ours * 1e6:.0f} us", ours * 1e6 <= bound))
         elif kind == "te":
-            torch_gemm = next((x for x in sample["rows"] if x["id"] == "gemm.bf16.8192" and "seconds" in x), None)
-            if torch_gemm:
-                card = torch_gemm["work"] / statistics.median(torch_gemm["seconds"]["rival"]) * 1e-12 / 665
-                ratio = r["work"] / ours * 1e-12 / (bound * card)
-                found.append((f"Transformer Engine's {bound:g} x {card:.2f}", f"{ratio:.2f}", ratio >= 1))
+            card = 2e-12 * 8192**3 / middle["gemm"] / 665
+            ratio = r["work"] / ours * 1e-12 / (bound * card)
+            found.append((f"Transformer Engine's {bound:g} x {card:.2f}", f"{ratio:.2f}", ratio >= 1))
     return found
 
 
@@ -174,7 +172,7 @@ def gpu_section(name: str, sample: dict[str, Any], reasons: dict[str, dict[str, 
     lines = [f"## {sample['gpu']}, driver {sample['driver']}, {sample['date'][:10]}", "",
              f"Samples: `bench/samples/{name}`, torch {sample['torch']}. Rates count each input read once and each output written once; {size} x {size} numbers. *copy*: a "
              "device-to-device copy in the same loop. *must*: the gate; *goal*: what a rival or the card suggests. Attention's rival is torch's SDPA on its cuDNN back end, "
-             "*flash* its FlashAttention back end, *gpu* libte's own kernel. *gemms*: a layer's matrix products alone, by torch. Transformer Engine's figures are scaled by torch's 8192^3 bf16 GEMM of this run over its 665 TFLOP/s.", "",
+             "*flash* its FlashAttention back end, *gpu* libte's own kernel. FP8 layers: *gemm* is torch's 8192^3 bf16 product in the same loop, which over its 665 TFLOP/s there scales Transformer Engine's figures; *gemms* the layer's own products alone, by torch; *dy=1* ours with a gradient of ones.", "",
              "| operation | ours | copy | must | measured | gate | goal | torch's time / ours | others' time / ours |", "|---|---|---|---|---|---|---|---|---|"]
     late = []
     for r in sample["rows"]:
