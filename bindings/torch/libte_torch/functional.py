@@ -40,6 +40,7 @@ def named(name: str) -> Any:
         for half in ("forward", "backward"):
             setattr(cls, half, staticmethod(ranged(f"transformer_engine.{name}.{half}", getattr(cls, half), torch.compiler.is_compiling)))
         cls.direct = super(torch.autograd.Function, cls).apply
+        cls._backward_cls.apply = cls.backward  # what torch's looks for each time: a subclass's own backward or vjp
         return cls
 
     return decorate
@@ -67,15 +68,10 @@ def packed(t: Tensor) -> Tensor:
     return t if t.is_contiguous() else t.contiguous()
 
 
-def _current(device: torch.device) -> tuple[Tensor, Tensor]:
-    both = _empty(2, dtype=_f32, device=device)
-    return both[0:1], both[1:2]
-
-
 def turned(like: Tensor, dtype: torch.dtype) -> Tensor:
     """Memory for the column-wise codes [K, *] of a tensor [*, K]."""
-    shape = like.shape
-    return _empty((shape[-1], *shape[:-1]), dtype=dtype, device=like.device)
+    *lead, k = like.shape
+    return like.new_empty(k, *lead, dtype=dtype)  # sizes one by one: torch parses a tuple of them for longer than it allocates
 
 
 def linear_forward(
@@ -84,16 +80,12 @@ def linear_forward(
     wq: Optional[Tensor], wqt: Optional[Tensor], wq_scale_inv: Optional[Tensor], weight_ready: bool, out_dtype: torch.dtype,
 ) -> tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
     """One composite call; returns (y, codes of x for backward, their scale_inv)."""
-    y = _empty((*x.shape[:-1], out_features), dtype=out_dtype, device=x.device)
+    y = x.new_empty(*x.shape[:-1], out_features, dtype=out_dtype)
     if fp8 is None:
         ops.linear_forward(x, weight, bias, None, None, None, None, None, None, None, None, None, None, None, None, y, 0)
         return y, None, None
     xq, xqt = (None, turned(x, fp8.forward)) if fp8.turned else (torch.empty_like(x, dtype=fp8.forward), None)
-    xq_scale_inv = _empty(1, dtype=_f32, device=x.device)
-    if fp8.current:
-        x_scale, x_amax = _current(x.device)
-        if not weight_ready:
-            w_scale, w_amax = _current(x.device)
+    xq_scale_inv = _empty(1, dtype=_f32, device=x.device) if x_scale is None else x_scale.new_empty(1)
     flags = fp8.forward_flags
     if weight_ready:
         flags, weight, w_scale, w_amax, wqt = flags | WEIGHT_READY, None, None, None, None
@@ -127,8 +119,6 @@ def linear_backward(
         else:
             dyq = torch.empty_like(dy, dtype=fp8.backward)
         dyq_scale_inv = _empty(1, dtype=_f32, device=dy.device) if g_inverse is None else g_inverse
-        if fp8.current:
-            g_scale, g_amax = _current(dy.device)
     xt, wt = None, None
     if fp8.turned:
         x, xt = None, x  # type: ignore[assignment]
@@ -162,8 +152,35 @@ def _wgrad(needed: bool, shape: Any, config: LinearConfig, like: Tensor, main_gr
         return None, None, False
     if config.fuse_wgrad and main_grad is not None:
         return main_grad, None, True
-    dw = _empty(shape, dtype=config.weight_dtype, device=like.device)
+    dw = like.new_empty(*shape, dtype=config.weight_dtype)
     return dw, dw, False
+
+
+def _linear(
+    ctx: Any, x: Tensor, weight: Tensor, bias: Optional[Tensor], x_scale: Any, x_amax: Any, w_scale: Any, w_amax: Any,
+    wq: Any, wqt: Any, wq_scale_inv: Any, config: LinearConfig,
+) -> tuple[Tensor, tuple[Optional[Tensor], ...]]:
+    """(y, what backward multiplies with and the scales of it)."""
+    x = packed(x)
+    ctx.x_shape, ctx.x_dtype, ctx.w_turned = x.shape, x.dtype, wqt is not None
+    y, xq, xq_scale_inv = linear_forward(
+        x, weight, bias, config.out_features, config.fp8, x_scale, x_amax, w_scale, w_amax, wq, wqt, wq_scale_inv, config.weight_ready, config.out_dtype
+    )
+    return y, (x, None, weight, None) if config.fp8 is None else (xq, xq_scale_inv, wq if wqt is None else wqt, wq_scale_inv)
+
+
+def _linear_gradients(
+    ctx: Any, dy: Tensor, x: Tensor, x_scale_inv: Any, w: Tensor, w_scale_inv: Any, g_scale: Any, g_amax: Any, g_inverse: Any, main_grad: Any, config: LinearConfig
+) -> tuple[Optional[Tensor], Optional[Tensor], Optional[Tensor]]:
+    once("Linear")
+    need = ctx.needs_input_grad
+    dy = packed(dy)
+    x_shape = ctx.x_shape
+    dx = dy.new_empty(*x_shape, dtype=ctx.x_dtype) if need[0] else None
+    dw, dw_out, accumulate = _wgrad(need[1], (config.out_features, x_shape[-1]), config, dy, main_grad)
+    db = dy.new_empty(config.out_features, dtype=config.weight_dtype) if need[2] else None
+    linear_backward(dy, x, x_scale_inv, w, w_scale_inv, ctx.w_turned, config.fp8, g_scale, g_amax, g_inverse, dx, dw, db, accumulate)
+    return dx, dw_out, db
 
 
 @named("_Linear")
@@ -173,32 +190,40 @@ class Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Optional[Tensor], x_scale: Any, x_amax: Any, w_scale: Any, w_amax: Any,
                 g_scale: Any, g_amax: Any, g_inverse: Any, wq: Any, wqt: Any, wq_scale_inv: Any, main_grad: Any, config: LinearConfig) -> Tensor:
-        x = packed(x)
-        fp8 = config.fp8
-        y, xq, xq_scale_inv = linear_forward(
-            x, weight, bias, config.out_features, fp8, x_scale, x_amax, w_scale, w_amax, wq, wqt, wq_scale_inv, config.weight_ready, config.out_dtype
-        )
-        if fp8 is None:
-            ctx.save_for_backward(x, None, weight, None, g_scale, g_amax, g_inverse, main_grad)
-        else:
-            ctx.save_for_backward(xq, xq_scale_inv, wq if wqt is None else wqt, wq_scale_inv, g_scale, g_amax, g_inverse, main_grad)
+        y, saved = _linear(ctx, x, weight, bias, x_scale, x_amax, w_scale, w_amax, wq, wqt, wq_scale_inv, config)
+        ctx.save_for_backward(*saved, g_scale, g_amax, g_inverse, main_grad)
         ctx.config = config
-        ctx.w_turned = wqt is not None
-        ctx.x_shape, ctx.x_dtype = x.shape, x.dtype
         return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Any:
-        once("Linear")
-        x, x_scale_inv, w, w_scale_inv, g_scale, g_amax, g_inverse, main_grad = ctx.saved_tensors
-        config: LinearConfig = ctx.config
-        need = ctx.needs_input_grad
-        dy = packed(dy)
-        dx = _empty(ctx.x_shape, dtype=ctx.x_dtype, device=x.device) if need[0] else None
-        dw, dw_out, accumulate = _wgrad(need[1], (config.out_features, ctx.x_shape[-1]), config, x, main_grad)
-        db = _empty(config.out_features, dtype=config.weight_dtype, device=x.device) if need[2] else None
-        linear_backward(dy, x, x_scale_inv, w, w_scale_inv, ctx.w_turned, config.fp8, g_scale, g_amax, g_inverse, dx, dw, db, accumulate)
-        return dx, dw_out, db, *(None,) * 12
+        return *_linear_gradients(ctx, dy, *ctx.saved_tensors, ctx.config), *(None,) * 12
+
+
+@named("_Linear")
+class EagerLinear(torch.autograd.Function):
+    """Linear for calls that nothing traces: few arguments cost the host less, and the module's own memory is not a saved tensor."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Optional[Tensor], forward: tuple[Any, ...], backward: tuple[Any, ...]) -> Tensor:
+        y, saved = _linear(ctx, x, weight, bias, *forward)
+        ctx.save_for_backward(*saved)
+        ctx.rest = backward
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Any:
+        return *_linear_gradients(ctx, dy, *ctx.saved_tensors, *ctx.rest), None, None
+
+
+def linear(
+    x: Tensor, weight: Tensor, bias: Optional[Tensor], forward: tuple[Any, ...], gradient: tuple[Any, ...], codes: tuple[Any, ...], main_grad: Optional[Tensor],
+    config: LinearConfig,
+) -> Tensor:
+    """forward: scales and amaxes of x and weight; gradient: scale, amax, memory for scale_inv; codes: the weight's, see weight_codes."""
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return Linear.apply(x, weight, bias, *forward, *gradient, *codes, main_grad, config)
+    return EagerLinear.direct(x, weight, bias, (*forward, *codes, config), (*gradient, main_grad, config))
 
 
 def norm_backward(
@@ -278,9 +303,9 @@ class NormLinear(torch.autograd.Function):
         config: LinearConfig = ctx.config
         need = ctx.needs_input_grad
         dy = packed(dy)
-        dnorm = _empty(x.shape, dtype=x.dtype, device=x.device) if any(need[:3]) else None
+        dnorm = torch.empty_like(x) if any(need[:3]) else None
         dw, dw_out, accumulate = _wgrad(need[3], (config.out_features, x.shape[-1]), config, x, main_grad)
-        db = _empty(config.out_features, dtype=config.weight_dtype, device=x.device) if need[4] else None
+        db = dy.new_empty(config.out_features, dtype=config.weight_dtype) if need[4] else None
         linear_backward(dy, xs, x_scale_inv, w, w_scale_inv, ctx.w_turned, config.fp8, g_scale, g_amax, g_inverse, dnorm, dw, db, accumulate)
         dx = dgamma = dbeta = None
         if dnorm is not None:
@@ -297,8 +322,8 @@ def norm_linear_forward(
     """(y, normalised rows where they were kept, mu, rstd, codes for backward, their scale_inv)."""
     fp8 = config.fp8
     device = x.device
-    y = _empty((*x.shape[:-1], config.out_features), dtype=config.out_dtype, device=device)
-    rstd = _empty(x.shape[:-1], dtype=_f32, device=device)
+    y = x.new_empty(*x.shape[:-1], config.out_features, dtype=config.out_dtype)
+    rstd = _empty(x.shape[:-1], dtype=_f32, device=x.device)
     rms = config.norm == "RMSNorm"
     mu = None if rms else torch.empty_like(rstd)
     normed = torch.empty_like(x) if fp8 is None or config.return_norm else None
@@ -308,9 +333,6 @@ def norm_linear_forward(
         xq, xqt = (None, turned(x, fp8.forward)) if fp8.turned else (torch.empty_like(x, dtype=fp8.forward), None)
         xq_scale_inv = _empty(1, dtype=_f32, device=device)
         flags = fp8.forward_flags
-        if fp8.current:
-            x_scale, x_amax = _current(device)
-            w_scale, w_amax = _current(device)
         if config.weight_ready:
             flags, weight, w_scale, w_amax, wqt = flags | WEIGHT_READY, None, None, None, None
     else:
@@ -350,7 +372,7 @@ def activation_forward(
     """(f(x) in `dtype`, with `both` its column-wise codes, scale_inv of an fp8 dtype)."""
     gated = config.name in GATED
     width = x.shape[-1] // 2 if gated else x.shape[-1]
-    y = _empty((*x.shape[:-1], width), dtype=dtype, device=x.device)
+    y = x.new_empty(*x.shape[:-1], width, dtype=dtype)
     yt = turned(y, dtype) if both else None
     scale_inv = _empty(1, dtype=_f32, device=x.device) if dtype.itemsize == 1 else None
     if gated:
@@ -365,7 +387,7 @@ def activation_backward(
     dy: Tensor, x: Tensor, config: ActivationConfig, dtype: torch.dtype, scale: Optional[Tensor] = None, amax: Optional[Tensor] = None,
     dbias: Optional[Tensor] = None, both: bool = False,
 ) -> tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
-    dx = _empty(x.shape, dtype=dtype, device=x.device)
+    dx = x.new_empty(*x.shape, dtype=dtype)
     dxt = turned(dx, dtype) if both else None
     scale_inv = _empty(1, dtype=_f32, device=x.device) if dtype.itemsize == 1 else None
     if config.name in GATED:
@@ -431,7 +453,7 @@ class NormMlp(torch.autograd.Function):
                 )
             else:
                 a, at, a_scale_inv = activation_forward(h, config.activation, fp8.forward, h_scale, h_amax, fp8.turned)
-                y = _empty((*x.shape[:-1], c2.out_features), dtype=c2.out_dtype, device=x.device)
+                y = x.new_empty(*x.shape[:-1], c2.out_features, dtype=c2.out_dtype)
                 flags = fp8.forward_flags | INPUT_READY | (WEIGHT_READY if c2.weight_ready else 0)
                 wide_w2, s2, m2, wt = (None, None, None, None) if c2.weight_ready else (w2, w2_scale, w2_amax, w2qt)
                 ops.linear_forward(None, wide_w2, b2, a, None, a_scale_inv, None, None, None, w2q, wt, w2q_scale_inv, None, s2, m2, y, flags)
@@ -455,12 +477,12 @@ class NormMlp(torch.autograd.Function):
         dy = packed(dy)
         inner = h.shape[-1] // 2 if config.activation.name in GATED else h.shape[-1]
         t1, t2 = ctx.turned
-        da = _empty((*h.shape[:-1], inner), dtype=h.dtype, device=device)
+        da = h.new_empty(*h.shape[:-1], inner)
         dw2, dw2_out, accumulate2 = _wgrad(need[5], (c2.out_features, inner), c2, x, mg2)
-        db2 = _empty(c2.out_features, dtype=c2.weight_dtype, device=device) if need[6] else None
+        db2 = dy.new_empty(c2.out_features, dtype=c2.weight_dtype) if need[6] else None
         linear_backward(dy, a, a_inv, w2, w2_inv, t2, fp8, g2_scale, g2_amax, g2_inverse, da, dw2, db2, accumulate2)
-        db1 = _empty(c1.out_features, dtype=c1.weight_dtype, device=device) if need[4] else None
-        dnorm = _empty(x.shape, dtype=x.dtype, device=device) if any(need[:3]) else None
+        db1 = dy.new_empty(c1.out_features, dtype=c1.weight_dtype) if need[4] else None
+        dnorm = torch.empty_like(x) if any(need[:3]) else None
         dw1, dw1_out, accumulate1 = _wgrad(need[3], (c1.out_features, x.shape[-1]), c1, x, mg1)
         if fp8 is not None and not fp8.current:
             dhq, dhqt, dhq_inv = activation_backward(da, h, config.activation, fp8.backward, g1_scale, g1_amax, db1, fp8.turned and dw1 is not None)

@@ -22,8 +22,8 @@ extern "C" {
 enum { NVTE_NORM_LAYER = 0, NVTE_NORM_RMS = 1 };
 
 /* y[., n] = sum_k x[., k] weight[n, k] + bias[n]. With x_quantized and weight_quantized both are quantised first (row-wise; the
- * column-wise orientation too where given) and the GEMM runs on the codes. With CURRENT_SCALING amax and scale of both must be
- * given: amax is computed, then scale, then the codes.
+ * column-wise orientation too where given) and the GEMM runs on the codes. With CURRENT_SCALING amax is computed, then scale, then
+ * the codes; a tensor that comes without amax and scale has them in libte's own memory.
  * NVTE_ERR_INVALID_ARGUMENT  shapes disagree; only one of x_quantized and weight_quantized; x missing without INPUT_READY
  * NVTE_ERR_WORKSPACE         workspace too small; the message carries the size
  * Since 0.1. */

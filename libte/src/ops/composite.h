@@ -10,12 +10,22 @@
 
 namespace te::linear {
 
+// Codes of x into q; dbias: absent, or column sums of x.
+struct Quantization {
+  const nvte_tensor *x;
+  nvte_tensor *q;
+  nvte_tensor *dbias;
+};
+
 struct Back {
   nvte_status (*call)(const char *op, const nvte_exec *exec, const void *args);
   // NULL: the operators need none (the CPU's), so a query costs nothing.
   nvte_status (*workspace)(const char *op, const nvte_exec *exec, const void *args, size_t *bytes);
   // FP8 products want k contiguous: of codes that are asked for column-wise only, which backward needs, the rows are made too, in workspace.
   bool wants_rows;
+  // The whole of up to two quantisations of few numbers at once, with the bits of the operators' calls. false: not these, nothing was done.
+  // NULL: none.
+  bool (*together)(const nvte_exec *exec, const Quantization *of, int n, uint32_t flags, nvte_status *status);
 };
 
 inline bool given(const nvte_tensor *t) { return t && (present(t->data) || present(t->columnwise)); }
@@ -61,31 +71,15 @@ class Steps {
   nvte_status status() const { return status_; }
   size_t bytes() const { return taken_ + shared_; }
 
-  // Codes of x into q. Current scaling computes amax and scale first; then amax has been delivered and is not asked for again.
-  void quantize(const nvte_tensor *x, nvte_tensor *q, uint32_t flags, nvte_tensor *dbias) {
-    nvte_quantize_args a = NVTE_QUANTIZE_ARGS_INIT;
-    nvte_tensor y = *q;
-    if (flags & NVTE_LINEAR_CURRENT_SCALING) {
-      nvte_tensor amax{}, scale{};
-      amax.struct_size = scale.struct_size = sizeof(nvte_tensor);
-      amax.data = q->amax;
-      scale.data = q->scale;
-      nvte_compute_amax_args m = NVTE_COMPUTE_AMAX_ARGS_INIT;
-      m.x = x;
-      m.amax = &amax;
-      run("compute_amax", m);
-      nvte_compute_scale_args s = NVTE_COMPUTE_SCALE_ARGS_INIT;
-      s.amax = &amax;
-      s.scale = &scale;
-      s.dtype = present(q->data) ? q->data.dtype : q->columnwise.dtype;
-      s.flags = flags & NVTE_LINEAR_POW2_SCALES ? NVTE_COMPUTE_SCALE_POW2 : 0;
-      run("compute_scale", s);
-      y.amax = DLTensor{};
-    }
-    a.x = x;
-    a.y = &y;
-    a.dbias = dbias;
-    run("quantize", a);
+  // Current scaling computes amax and scale first; then amax has been delivered and is not asked for again. Those that the caller has no use for
+  // are kept here.
+  void quantize(Quantization one, uint32_t flags) { quantize(&one, 1, flags); }
+  void quantize(const Quantization *of, int n, uint32_t flags) {
+    if (flags & NVTE_LINEAR_CURRENT_SCALING)
+      for (int i = 0; i < n; i++)
+        if (!present(of[i].q->amax)) keep(of[i].q);
+    if (n && !query_ && status_ == NVTE_OK && back_.together && back_.together(&exec_, of, n, flags, &status_)) return;
+    for (int i = 0; i < n; i++) by_parts(of[i], flags);
   }
   void gemm(const nvte_tensor *a, const nvte_tensor *b, nvte_tensor *d, const nvte_tensor *bias, nvte_tensor *dbias, float beta, uint32_t flags) {
     nvte_gemm_args g = NVTE_GEMM_ARGS_INIT;
@@ -100,11 +94,47 @@ class Steps {
   }
 
  private:
+  void keep(nvte_tensor *q) {
+    static int64_t one[1] = {1};
+    // a back end without workspace reads and writes the host's memory
+    float *const at = back_.workspace ? static_cast<float *>(take(2 * sizeof(float))) : own_ + 2 * kept_++;
+    const DLDevice device = present(q->data) ? q->data.device : q->columnwise.device;
+    q->amax = DLTensor{at, device, 1, DLDataType{kDLFloat, 32, 1}, one, nullptr, 0};
+    q->scale = DLTensor{at + 1, device, 1, DLDataType{kDLFloat, 32, 1}, one, nullptr, 0};
+  }
+  void by_parts(const Quantization &of, uint32_t flags) {
+    nvte_quantize_args a = NVTE_QUANTIZE_ARGS_INIT;
+    nvte_tensor y = *of.q;
+    if (flags & NVTE_LINEAR_CURRENT_SCALING) {
+      nvte_tensor amax{}, scale{};
+      amax.struct_size = scale.struct_size = sizeof(nvte_tensor);
+      amax.data = of.q->amax;
+      scale.data = of.q->scale;
+      nvte_compute_amax_args m = NVTE_COMPUTE_AMAX_ARGS_INIT;
+      m.x = of.x;
+      m.amax = &amax;
+      run("compute_amax", m);
+      nvte_compute_scale_args s = NVTE_COMPUTE_SCALE_ARGS_INIT;
+      s.amax = &amax;
+      s.scale = &scale;
+      s.dtype = present(y.data) ? y.data.dtype : y.columnwise.dtype;
+      s.flags = flags & NVTE_LINEAR_POW2_SCALES ? NVTE_COMPUTE_SCALE_POW2 : 0;
+      run("compute_scale", s);
+      y.amax = DLTensor{};
+    }
+    a.x = of.x;
+    a.y = &y;
+    a.dbias = of.dbias;
+    run("quantize", a);
+  }
+
   Back back_;
   nvte_exec exec_;
   bool query_;
   nvte_status status_ = NVTE_OK;
   size_t taken_ = 0, shared_ = 0;
+  float own_[4];  // amax and scale of two tensors
+  int kept_ = 0;
 };
 
 inline uint32_t gemm_flags(uint32_t flags) { return flags & NVTE_LINEAR_SPLIT_ACCUMULATOR ? NVTE_GEMM_SPLIT_ACCUMULATOR : 0u; }
@@ -115,10 +145,11 @@ inline void forward(Steps &s, const nvte_linear_forward_args &a) {
   if (given(a.x_quantized)) {
     x = a.x_quantized;
     w = a.weight_quantized;
-    if (!(a.flags & NVTE_LINEAR_INPUT_READY)) x = &(xq = s.with_rows(x));
-    if (!(a.flags & NVTE_LINEAR_WEIGHT_READY)) w = &(wq = s.with_rows(w));
-    if (x == &xq) s.quantize(a.x, &xq, a.flags, nullptr);
-    if (w == &wq) s.quantize(a.weight, &wq, a.flags, nullptr);
+    Quantization of[2];
+    int n = 0;
+    if (!(a.flags & NVTE_LINEAR_INPUT_READY)) x = &(xq = s.with_rows(x)), of[n++] = {a.x, &xq, nullptr};
+    if (!(a.flags & NVTE_LINEAR_WEIGHT_READY)) w = &(wq = s.with_rows(w)), of[n++] = {a.weight, &wq, nullptr};
+    s.quantize(of, n, a.flags);
   }
   s.gemm(x, w, a.y, a.bias, nullptr, 0.f, NVTE_GEMM_TRANS_B | gemm_flags(a.flags));
 }
@@ -133,7 +164,7 @@ inline void backward(Steps &s, const nvte_linear_backward_args &a) {
       dyq = given(a.dx) ? s.with_rows(dy) : *dy;
       dy = &dyq;
       // the bias gradient is of dy before quantisation: column sums of the same pass
-      s.quantize(a.dy, &dyq, a.flags, dbias);
+      s.quantize({a.dy, &dyq, dbias}, a.flags);
     }
     dbias = nullptr;
   }
@@ -199,12 +230,12 @@ inline void norm_forward(Steps &s, const nvte_norm_linear_forward_args &a) {
       wide.data.data = s.take(static_cast<size_t>(numel(a.x->data) * element_bytes(a.x->data)));
     }
     norm(s, a, &wide, true);
-    s.quantize(&wide, &xq, a.flags, nullptr);
+    s.quantize({&wide, &xq, nullptr}, a.flags);
   } else {
     norm(s, a, &xq, true);
     if (keep) norm(s, a, a.normalized, false);
   }
-  if (!ready) s.quantize(a.weight, &wq, a.flags, nullptr);
+  if (!ready) s.quantize({a.weight, &wq, nullptr}, a.flags);
   s.gemm(&xq, w, a.y, a.bias, nullptr, 0.f, flags);
 }
 
@@ -225,8 +256,8 @@ template <class Args, void (*Body)(Steps &, const Args &)> nvte_status query_ste
 
 inline nvte_status needs_scale(const char *name, const nvte_tensor *q, uint32_t flags, bool ready) {
   if (ready || !(flags & NVTE_LINEAR_CURRENT_SCALING)) return NVTE_OK;
-  if (!present(q->scale) || !present(q->amax))
-    return fail(NVTE_ERR_INVALID_ARGUMENT, "%s must have scale and amax with NVTE_LINEAR_CURRENT_SCALING: both are computed here", name);
+  if (present(q->scale) != present(q->amax))
+    return fail(NVTE_ERR_INVALID_ARGUMENT, "%s must have scale and amax with NVTE_LINEAR_CURRENT_SCALING, or neither: both are computed here", name);
   return NVTE_OK;
 }
 inline nvte_status known_flags(uint32_t flags) {

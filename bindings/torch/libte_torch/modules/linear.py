@@ -106,6 +106,9 @@ def make_linear_parameters(owner: Any, split: Any, out_features: int, in_feature
     return splits
 
 
+_THREE_NONE, _FOUR_NONE = (None,) * 3, (None,) * 4
+
+
 def linear(
     module: TransformerEngineBaseModule, inp: Tensor, weight: Tensor, bias: Optional[Tensor], is_first_microbatch: Optional[bool], index: int
 ) -> Tensor:
@@ -120,15 +123,14 @@ def linear(
         if bias is not None and bias.dtype is not dtype:
             bias = bias.to(dtype)
         config = F.LinearConfig(wide.shape[0], None, False, dtype, dtype, module.fuse_wgrad_accumulation)
-        return F.apply(F.Linear, x, wide, bias, *(None,) * 10, _main_grad(module, weight), config)
-    wq, wqt, wq_scale_inv, ready = module.weight_codes(str(index), weight, fp8, is_first_microbatch)
-    if forward is None:
-        s = (None,) * 7
-    else:
+        return F.linear(x, wide, bias, _FOUR_NONE, _THREE_NONE, _THREE_NONE, _main_grad(module, weight), config)
+    *codes, ready = module.weight_codes(str(index), weight, fp8, is_first_microbatch)
+    used, gradient = _FOUR_NONE, _THREE_NONE
+    if forward is not None:
         scales, amaxes = forward
-        s = (scales[index], amaxes[index], scales[index + 1], amaxes[index + 1], *gradients[index // 2])
+        used, gradient = (scales[index], amaxes[index], scales[index + 1], amaxes[index + 1]), gradients[index // 2]
     config = F.LinearConfig(weight.shape[0], fp8, ready, dtype, weight.dtype, module.fuse_wgrad_accumulation)
-    return F.apply(F.Linear, x, weight, bias, *s, wq, wqt, wq_scale_inv, _main_grad(module, weight), config)
+    return F.linear(x, weight, bias, used, gradient, codes, _main_grad(module, weight), config)
 
 
 def _main_grad(module: Any, weight: Tensor) -> Optional[Tensor]:

@@ -17,8 +17,8 @@ struct Quantised {
 
 TE_DEVICE float scale_of(const Quantised &q) { return q.scale ? *q.scale : 1.f; }
 
-// Called by every thread of every block at its end, with the thread's own maximum.
-template <int Threads> TE_DEVICE void finish(const Quantised &q, float amax, int block) {
+// Called by every thread of every block at its end, with the thread's own maximum and the scale in use.
+template <int Threads> TE_DEVICE void finish(const Quantised &q, float amax, int block, float scale) {
   if (q.block_amax || q.atomic_amax) {
     amax = device::block_reduce<Threads>(amax, device::Max{}, 0.f);
     if (threadIdx.x == 0) {
@@ -27,9 +27,10 @@ template <int Threads> TE_DEVICE void finish(const Quantised &q, float amax, int
     }
   }
   if (block == 0 && threadIdx.x == 0) {
-    if (q.scale_inv) *q.scale_inv = device::divide(1.f, scale_of(q));
-    if (q.columnwise_scale_inv) *q.columnwise_scale_inv = device::divide(1.f, scale_of(q));
+    if (q.scale_inv) *q.scale_inv = device::divide(1.f, scale);
+    if (q.columnwise_scale_inv) *q.columnwise_scale_inv = device::divide(1.f, scale);
   }
 }
+template <int Threads> TE_DEVICE void finish(const Quantised &q, float amax, int block) { finish<Threads>(q, amax, block, scale_of(q)); }
 
 }  // namespace te::gpu

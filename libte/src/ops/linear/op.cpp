@@ -35,7 +35,7 @@ nvte_status validate_backward(const nvte_exec *, const void *p) {
 }
 
 
-const linear::Back back = {call_op, nullptr, false};
+const linear::Back back = {call_op, nullptr, false, nullptr};
 
 template <class Args, void (*Body)(linear::Steps &, const Args &)> nvte_status run(const nvte_exec *exec, const void *p) {
   return linear::run_steps<Args, Body>(back, exec, p);

@@ -23,7 +23,7 @@ nvte_status validate(const nvte_exec *, const void *p) {
   return linear::needs_scale("x_quantized", a.x_quantized, a.flags, false);
 }
 
-const linear::Back back = {call_op, nullptr, false};
+const linear::Back back = {call_op, nullptr, false, nullptr};
 
 nvte_status run(const nvte_exec *exec, const void *p) { return linear::run_steps<nvte_norm_linear_forward_args, linear::norm_forward>(back, exec, p); }
 nvte_status workspace(const nvte_exec *exec, const void *p, size_t *bytes) {

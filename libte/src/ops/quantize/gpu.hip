@@ -4,7 +4,10 @@
 #include "gpu/quantized.h"
 #include "gpu/rtc/rtc.h"
 #include "gpu/rtc/tiles.h"
+#include "gpu/together.h"
 #include "ops/quantize/kernel.h"
+#define TE_SCALING __device__
+#include "scaling/tensor.h"
 
 namespace te {
 namespace {
@@ -29,6 +32,76 @@ template <class T, class Q> __global__ void __launch_bounds__(kThreads, sizeof(T
     amax = quantize_tile<T, Q, Layout, true>(x, rows, y, yt, m, k, scale, to, row0, col0, shared);
   else amax = quantize_tile<T, Q, Layout, false>(x, rows, y, yt, m, k, scale, to, row0, col0, shared);
   gpu::finish<kThreads>(q, amax, (int)(blockIdx.y * gridDim.x + blockIdx.x));
+}
+
+// ---- up to two tensors of few numbers in one launch ----
+
+constexpr int64_t kFewNumbers = 1 << 16;  // what a block may read once more for the amax of current scaling
+struct Part {
+  const void *x;
+  int64_t stride, m, k;
+  unsigned char *y, *yt;
+  Quantised q;  // current scaling: without scale and amax
+  float *amax, *scale;  // which it writes
+  void *dbias;
+  int dbias_dtype, across, blocks;
+  bool wide;
+};
+struct Parts {
+  Part of[2];
+};
+struct Even {
+  int64_t stride;
+  TE_DEVICE int64_t operator()(int64_t r) const { return r * stride; }
+};
+
+template <class T> TE_DEVICE float amax_of(const Part &p) {
+  const T *x = static_cast<const T *>(p.x);
+  const int n = (int)(p.m * p.k), k = (int)p.k;
+  float amax = 0.f;
+  if (p.wide && k % 8 == 0) {
+    constexpr int kAhead = 32 / (int)sizeof(T) / 2;
+    for (int first = (int)threadIdx.x * 8; first < n; first += kThreads * 8 * kAhead) {
+      float v[kAhead][8] = {};
+#pragma unroll
+      for (int u = 0; u < kAhead; u++) {
+        const int i = first + u * kThreads * 8;
+        if (i < n) load_f32<8>(x + i / k * p.stride + i % k, v[u]);
+      }
+#pragma unroll
+      for (int u = 0; u < kAhead; u++)
+#pragma unroll
+        for (int c = 0; c < 8; c++) amax = fmaxf(amax, fabsf(v[u][c]));
+    }
+  } else {
+    for (int i = (int)threadIdx.x; i < n; i += kThreads) amax = fmaxf(amax, fabsf(to_f32(x[i / k * p.stride + i % k])));
+  }
+  return block_reduce<kThreads>(amax, Max{}, 0.f);
+}
+
+// largest: of the codes, for current scaling, where every block finds the tensor's amax by itself; 0: scales as they are given.
+template <class T, class Q> __global__ void __launch_bounds__(kThreads, sizeof(T) == 2 ? 3 : 1) together_kernel(Parts parts, float largest, bool pow2) {
+  __shared__ __align__(16) unsigned char shared[kQuantizeBytes<Layout>];
+  await_previous();
+  let_next_begin();
+  const bool second = (int)blockIdx.x >= parts.of[0].blocks;
+  const Part &p = parts.of[second];
+  const int block = (int)blockIdx.x - (second ? parts.of[0].blocks : 0);
+  float scale = gpu::scale_of(p.q);
+  if (largest != 0.f) {
+    const float amax = amax_of<T>(p);
+    scale = scaling::from_amax(amax, largest, 0.f, pow2);
+    if (block == 0 && threadIdx.x == 0) *p.amax = amax, *p.scale = scale;
+  }
+  const int64_t row0 = (int64_t)(block / p.across) * kTile, col0 = (int64_t)(block % p.across) * kTile;
+  const QuantizeSums to = {nullptr, static_cast<char *>(p.dbias), p.dbias_dtype};
+  const T *x = static_cast<const T *>(p.x);
+  Q *y = reinterpret_cast<Q *>(p.y), *yt = reinterpret_cast<Q *>(p.yt);
+  float amax;
+  if (p.wide && (p.m % 8 == 0 || row0 + kTile <= p.m) && (p.k % 8 == 0 || col0 + kTile <= p.k))
+    amax = quantize_tile<T, Q, Layout, true>(x, Even{p.stride}, y, yt, p.m, p.k, scale, to, row0, col0, shared);
+  else amax = quantize_tile<T, Q, Layout, false>(x, Even{p.stride}, y, yt, p.m, p.k, scale, to, row0, col0, shared);
+  gpu::finish<kThreads>(p.q, amax, block, scale);
 }
 
 // Plain casts between f32, f16 and bf16; amax is of the stored value.
@@ -57,18 +130,20 @@ template <class T> __global__ void __launch_bounds__(kThreads) tile_sums(const T
 struct Shape {
   int64_t m, k, tiles_m, tiles_k;
   int blocks;
-  explicit Shape(const nvte_quantize_args &a, int64_t height = kTile, int64_t width = kTile) : m(rows(a.x->data)), k(columns(a.x->data)) {
+  explicit Shape(const nvte_quantize_args &a, int64_t height = kTile, int64_t width = kTile) : Shape(a.x->data, height, width) {}
+  explicit Shape(const DLTensor &x, int64_t height = kTile, int64_t width = kTile) : m(rows(x)), k(columns(x)) {
     tiles_m = gpu::ceil_div(m, height), tiles_k = gpu::ceil_div(k, width);
     blocks = (int)(tiles_m * tiles_k);
   }
 };
 DType out_dtype(const nvte_quantize_args &a) { return dtype_of(present(a.y->data) ? a.y->data.dtype : a.y->columnwise.dtype); }
-bool wide(const nvte_quantize_args &a, const Shape &s) {
-  const Rows lines = rows_of(a.x->data);
-  return gpu::aligned(address(a.x->data), 16) && lines.n == 0 && lines.stride % (16 / element_bytes(a.x->data)) == 0 &&
-         (!present(a.y->data) || (gpu::aligned(address(a.y->data), 8) && s.k % 8 == 0)) &&
-         (!present(a.y->columnwise) || (gpu::aligned(address(a.y->columnwise), 16) && s.m % 16 == 0));
+bool wide(const DLTensor &x, const nvte_tensor &y, const Shape &s) {
+  const RowIndex lines = row_index(x);
+  return gpu::aligned(address(x), 16) && lines.uniform && lines.stride % (16 / element_bytes(x)) == 0 &&
+         (!present(y.data) || (gpu::aligned(address(y.data), 8) && s.k % 8 == 0)) &&
+         (!present(y.columnwise) || (gpu::aligned(address(y.columnwise), 16) && s.m % 16 == 0));
 }
+bool wide(const nvte_quantize_args &a, const Shape &s) { return wide(a.x->data, *a.y, s); }
 
 const char *refuse(const nvte_exec *, const void *p) {
   const auto &a = *static_cast<const nvte_quantize_args *>(p);
@@ -182,10 +257,56 @@ nvte_status run_rtc(const nvte_exec *e, const void *p) {
   });
 }
 
+const DLTensor &codes(const nvte_tensor &y) { return present(y.data) ? y.data : y.columnwise; }
+
+// false: not for together_kernel.
+bool part_of(const linear::Quantization &of, bool current, Part *p) {
+  const DLTensor &x = of.x->data;
+  const nvte_tensor &y = *of.q;
+  const Shape s(x);
+  const RowIndex lines = row_index(x);
+  // sums in the order of the other kernels: theirs of one row of tiles
+  if (!lines.uniform || s.blocks == 0 || s.m * s.k > kFewNumbers || (of.dbias && s.m > 64)) return false;
+  *p = {address(x), lines.stride, s.m, s.k, present(y.data) ? address_as<unsigned char>(y.data) : nullptr,
+        present(y.columnwise) ? address_as<unsigned char>(y.columnwise) : nullptr, {}, nullptr, nullptr, of.dbias ? address(of.dbias->data) : nullptr,
+        of.dbias ? (int)dtype_of(of.dbias->data.dtype) : 0, (int)s.tiles_k, s.blocks, wide(x, y, s)};
+  p->q.scale_inv = present(y.scale_inv) ? address_as<float>(y.scale_inv) : nullptr;
+  p->q.columnwise_scale_inv = present(y.columnwise_scale_inv) ? address_as<float>(y.columnwise_scale_inv) : nullptr;
+  if (current) {
+    p->amax = address_as<float>(y.amax), p->scale = address_as<float>(y.scale);
+    return true;
+  }
+  p->q.scale = present(y.scale) ? address_as<const float>(y.scale) : nullptr;
+  if (!present(y.amax)) return true;
+  if (y.flags & NVTE_TENSOR_AMAX_ACCUMULATE) p->q.atomic_amax = address_as<float>(y.amax);
+  else p->q.block_amax = address_as<float>(y.amax);
+  return p->q.atomic_amax ? s.blocks <= gpu::kFewBlocks : s.blocks == 1;
+}
+
 const nvte_implementation table[] = {{sizeof(nvte_implementation), "quantize", "gpu", 0, 0, refuse, workspace, run},
                                      {sizeof(nvte_implementation), "quantize", "rtc", 10, 0, refuse_rtc, workspace_rtc, run_rtc}};
 }  // namespace
 namespace gpu {
 TE_GPU_IMPLEMENTATIONS(quantize) = {table, 2};
+
+bool quantize_together(const nvte_exec *e, const linear::Quantization *of, int n, uint32_t flags, nvte_status *status) {
+  const bool current = (flags & NVTE_LINEAR_CURRENT_SCALING) != 0;
+  const DType in = dtype_of(of[0].x->data.dtype), out = dtype_of(codes(*of[0].q).dtype);
+  Parts parts = {};
+  int blocks = 0;
+  for (int i = 0; i < n; i++) {
+    if (dtype_of(of[i].x->data.dtype) != in || dtype_of(codes(*of[i].q).dtype) != out || !part_of(of[i], current, &parts.of[i])) return false;
+    blocks += parts.of[i].blocks;
+  }
+  *status = guarded(e, [&]() -> nvte_status {
+    visit_float(in, [&](auto t) {
+      visit_fp8(out, [&](auto c) {
+        launch_behind(*e, together_kernel<decltype(t), decltype(c)>, (unsigned)blocks, kThreads, parts, current ? fp8_max(out) : 0.f, (flags & NVTE_LINEAR_POW2_SCALES) != 0);
+      });
+    });
+    return launched("quantize");
+  });
+  return true;
+}
 }
 }  // namespace te
