@@ -156,33 +156,6 @@ def _wgrad(needed: bool, shape: Any, config: LinearConfig, like: Tensor, main_gr
     return dw, dw, False
 
 
-def _linear(
-    ctx: Any, x: Tensor, weight: Tensor, bias: Optional[Tensor], x_scale: Any, x_amax: Any, w_scale: Any, w_amax: Any,
-    wq: Any, wqt: Any, wq_scale_inv: Any, config: LinearConfig,
-) -> tuple[Tensor, tuple[Optional[Tensor], ...]]:
-    """(y, what backward multiplies with and the scales of it)."""
-    x = packed(x)
-    ctx.x_shape, ctx.x_dtype, ctx.w_turned = x.shape, x.dtype, wqt is not None
-    y, xq, xq_scale_inv = linear_forward(
-        x, weight, bias, config.out_features, config.fp8, x_scale, x_amax, w_scale, w_amax, wq, wqt, wq_scale_inv, config.weight_ready, config.out_dtype
-    )
-    return y, (x, None, weight, None) if config.fp8 is None else (xq, xq_scale_inv, wq if wqt is None else wqt, wq_scale_inv)
-
-
-def _linear_gradients(
-    ctx: Any, dy: Tensor, x: Tensor, x_scale_inv: Any, w: Tensor, w_scale_inv: Any, g_scale: Any, g_amax: Any, g_inverse: Any, main_grad: Any, config: LinearConfig
-) -> tuple[Optional[Tensor], Optional[Tensor], Optional[Tensor]]:
-    once("Linear")
-    need = ctx.needs_input_grad
-    dy = packed(dy)
-    x_shape = ctx.x_shape
-    dx = dy.new_empty(*x_shape, dtype=ctx.x_dtype) if need[0] else None
-    dw, dw_out, accumulate = _wgrad(need[1], (config.out_features, x_shape[-1]), config, dy, main_grad)
-    db = dy.new_empty(config.out_features, dtype=config.weight_dtype) if need[2] else None
-    linear_backward(dy, x, x_scale_inv, w, w_scale_inv, ctx.w_turned, config.fp8, g_scale, g_amax, g_inverse, dx, dw, db, accumulate)
-    return dx, dw_out, db
-
-
 @named("_Linear")
 class Linear(torch.autograd.Function):
     """y = x W^T + b; in FP8 both operands are quantised in the same call."""
@@ -190,40 +163,83 @@ class Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Optional[Tensor], x_scale: Any, x_amax: Any, w_scale: Any, w_amax: Any,
                 g_scale: Any, g_amax: Any, g_inverse: Any, wq: Any, wqt: Any, wq_scale_inv: Any, main_grad: Any, config: LinearConfig) -> Tensor:
-        y, saved = _linear(ctx, x, weight, bias, x_scale, x_amax, w_scale, w_amax, wq, wqt, wq_scale_inv, config)
-        ctx.save_for_backward(*saved, g_scale, g_amax, g_inverse, main_grad)
+        x = packed(x)
+        fp8 = config.fp8
+        y, xq, xq_scale_inv = linear_forward(
+            x, weight, bias, config.out_features, fp8, x_scale, x_amax, w_scale, w_amax, wq, wqt, wq_scale_inv, config.weight_ready, config.out_dtype
+        )
+        if fp8 is None:
+            ctx.save_for_backward(x, None, weight, None, g_scale, g_amax, g_inverse, main_grad)
+        else:
+            ctx.save_for_backward(xq, xq_scale_inv, wq if wqt is None else wqt, wq_scale_inv, g_scale, g_amax, g_inverse, main_grad)
         ctx.config = config
+        ctx.w_turned = wqt is not None
+        ctx.x_shape, ctx.x_dtype = x.shape, x.dtype
         return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Any:
-        return *_linear_gradients(ctx, dy, *ctx.saved_tensors, ctx.config), *(None,) * 12
+        once("Linear")
+        x, x_scale_inv, w, w_scale_inv, g_scale, g_amax, g_inverse, main_grad = ctx.saved_tensors
+        config: LinearConfig = ctx.config
+        need = ctx.needs_input_grad
+        dy = packed(dy)
+        dx = dy.new_empty(*ctx.x_shape, dtype=ctx.x_dtype) if need[0] else None
+        dw, dw_out, accumulate = _wgrad(need[1], (config.out_features, ctx.x_shape[-1]), config, dy, main_grad)
+        db = dy.new_empty(config.out_features, dtype=config.weight_dtype) if need[2] else None
+        linear_backward(dy, x, x_scale_inv, w, w_scale_inv, ctx.w_turned, config.fp8, g_scale, g_amax, g_inverse, dx, dw, db, accumulate)
+        return dx, dw_out, db, *(None,) * 12
 
 
 @named("_Linear")
-class EagerLinear(torch.autograd.Function):
-    """Linear for calls that nothing traces: few arguments cost the host less, and the module's own memory is not a saved tensor."""
+class Fp8Linear(torch.autograd.Function):
+    """Linear in FP8 for the usual call, which nothing traces: the weight is quantised here, y has x's dtype, no gradient is accumulated. The host's
+    time is what counts in a small layer, so this is one function a direction, and what is constant for the module comes as two tuples:
+    forward (dtype of codes, column-wise or not, flags, scales and amaxes of x and weight), backward (dtype, flags, scale, amax, memory for scale_inv)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Optional[Tensor], forward: tuple[Any, ...], backward: tuple[Any, ...]) -> Tensor:
-        y, saved = _linear(ctx, x, weight, bias, *forward)
-        ctx.save_for_backward(*saved)
-        ctx.rest = backward
+        dtype, turned, flags, x_scale, x_amax, w_scale, w_amax = forward
+        if not x.is_contiguous():
+            x = x.contiguous()
+        *lead, k = x.shape
+        n = weight.shape[0]
+        y = x.new_empty(*lead, n)
+        x_inv, w_inv = (_empty(1, dtype=_f32, device=x.device), _empty(1, dtype=_f32, device=x.device)) if x_scale is None else (x_scale.new_empty(1), x_scale.new_empty(1))
+        if turned:
+            xt, wt = x.new_empty(k, *lead, dtype=dtype), x.new_empty(k, n, dtype=dtype)
+            ops.linear_forward_of((x, weight, bias, None, xt, x_inv, None, x_scale, x_amax, None, wt, w_inv, None, w_scale, w_amax, y, flags))
+            ctx.save_for_backward(xt, x_inv, wt, w_inv)
+        else:
+            xq, wq = x.new_empty(*lead, k, dtype=dtype), x.new_empty(n, k, dtype=dtype)
+            ops.linear_forward_of((x, weight, bias, xq, None, x_inv, None, x_scale, x_amax, wq, None, w_inv, None, w_scale, w_amax, y, flags))
+            ctx.save_for_backward(xq, x_inv, wq, w_inv)
+        ctx.call = backward, turned, weight.dtype, lead, k, n
         return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Any:
-        return *_linear_gradients(ctx, dy, *ctx.saved_tensors, *ctx.rest), None, None
-
-
-def linear(
-    x: Tensor, weight: Tensor, bias: Optional[Tensor], forward: tuple[Any, ...], gradient: tuple[Any, ...], codes: tuple[Any, ...], main_grad: Optional[Tensor],
-    config: LinearConfig,
-) -> Tensor:
-    """forward: scales and amaxes of x and weight; gradient: scale, amax, memory for scale_inv; codes: the weight's, see weight_codes."""
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-        return Linear.apply(x, weight, bias, *forward, *gradient, *codes, main_grad, config)
-    return EagerLinear.direct(x, weight, bias, (*forward, *codes, config), (*gradient, main_grad, config))
+        if torch.is_grad_enabled():
+            once("Linear")
+        x, x_inv, w, w_inv = ctx.saved_tensors
+        (dtype, flags, scale, amax, inverse), turned, weight_dtype, lead, k, n = ctx.call
+        need_x, need_w, need_b = ctx.needs_input_grad[:3]
+        if not dy.is_contiguous():
+            dy = dy.contiguous()
+        dx = dy.new_empty(*lead, k) if need_x else None
+        dw = dy.new_empty(n, k, dtype=weight_dtype) if need_w else None
+        db = dy.new_empty(n, dtype=weight_dtype) if need_b else None
+        if inverse is None:
+            inverse = _empty(1, dtype=_f32, device=dy.device)
+        dyq = dyt = xt = wt = None
+        if turned:
+            x, xt, w, wt = None, x, None, w
+        if turned and need_w:
+            dyt = dy.new_empty(n, *lead, dtype=dtype)
+        else:
+            dyq = dy.new_empty(*lead, n, dtype=dtype)
+        ops.linear_backward_of((dy, x, xt, x_inv, None, None, None, w, wt, w_inv, None, None, None, dyq, dyt, inverse, None, scale, amax, dx, dw, db, flags))
+        return dx, dw, db, None, None
 
 
 def norm_backward(

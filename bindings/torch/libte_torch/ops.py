@@ -128,6 +128,24 @@ _functions = {name: _bind(name) for name in OPS}
 globals().update({name: f for name, f in _functions.items() if name not in ("amax_and_scale_update", "compute_scale")})
 
 
+def _of(name: str) -> Callable[[tuple[Any, ...]], None]:
+    """The operator on the tuple of all its arguments."""
+    whole, context, eager, fail = _eager.entry(name), _eager.address, _functions[name], _eager.fail
+
+    def call(args: tuple[Any, ...]) -> None:
+        if whole is None or _compiling():
+            eager(*args)
+            return
+        status = whole(context, id(args))
+        if status:
+            fail(status, name, args)
+
+    return call
+
+
+linear_forward_of, linear_backward_of = _of("linear_forward"), _of("linear_backward")
+
+
 def dtype_word(dtype: torch.dtype) -> int:
     """A torch dtype as the integer that `dtype` scalars take."""
     return _words[dtype]

@@ -57,6 +57,12 @@ def current() -> Context:
     return items[-1] if items else _OFF
 
 
+def innermost() -> Context:
+    """current() where nothing is being compiled."""
+    items = _stack.items
+    return items[-1] if items else _OFF
+
+
 def _push(context: Context) -> None:
     _stack.items.append(context)
     _latest[0] = context
@@ -101,9 +107,9 @@ class autocast:
         for name, value in (("enabled", enabled), ("calibrating", calibrating)):
             if not isinstance(value, int) and type(value).__name__ not in ("bool", "bool_"):  # numpy's, too
                 raise TypeError(f"autocast: {name} must be True or False, got {value!r}; the recipe is the argument recipe")
-        if recipe is None:
+        if recipe is None and (enabled or calibrating):
             recipe = get_default_recipe()
-        if not isinstance(recipe, (DelayedScaling, Float8CurrentScaling)):
+        if recipe is not None and not isinstance(recipe, (DelayedScaling, Float8CurrentScaling)):
             raise NotImplementedError(f"autocast: recipe {type(recipe).__name__} is not built yet (DelayedScaling, Float8CurrentScaling are)")
         if getattr(recipe, "fp8_dpa", False) or getattr(recipe, "fp8_mha", False):
             raise NotImplementedError("autocast: recipe.fp8_dpa and fp8_mha (FP8 attention) are not built yet")
@@ -115,7 +121,8 @@ class autocast:
         outer = items[-1] if items else _OFF
         # Inside a checkpoint the phase goes on: a recomputation neither records nor updates anything.
         if (enabled or calibrating) and outer.phase != 2 and not (items and any(c.enabled or c.calibrating for c in items)):
-            update_states("backward")
+            for u in _all_updates(1):
+                u.run()
         _push(Context(enabled, calibrating, recipe, group, outer.phase, outer.stash))
         return self
 
@@ -124,7 +131,8 @@ class autocast:
         context = items[-1]
         _pop()
         if (context.enabled or context.calibrating) and context.phase != 2 and not (items and any(c.enabled or c.calibrating for c in items)):
-            update_states("forward")
+            for u in _all_updates(0):
+                u.run()
 
     def __call__(self, function: Any) -> Any:
         """Use as a decorator."""
@@ -257,6 +265,7 @@ class ModuleState:
         self.group: Any = None
         self.serial = -1
         self.known: Any = None  # what modules.base last derived from it
+        self.usual: Any = None  # modules.linear's last call, where the next may be the same
 
     def ensure(self, recipe: DelayedScaling, device: torch.device, group: Any = None) -> tuple[Slots, Slots]:
         """The slots for this recipe on this device, made or adapted as needed."""
@@ -437,10 +446,10 @@ class _Update:
 
     def run(self) -> None:
         amax = _reduced_amax(self.slots, self.group) if self.reduce and _distributed and torch.distributed.is_initialized() else None
-        if self.call is None:
-            _update_in_python(self.slots, amax, self.recipe, self.dtype)
-        else:
+        if self.call is not None:
             self.call(amax)
+        else:
+            _update_in_python(self.slots, amax, self.recipe, self.dtype)
 
 
 # The bulk calls of each direction, and what they were made from: grouping anew each step costs more than the calls.
@@ -462,7 +471,7 @@ def _grouped(states: Iterable[ModuleState], which: int) -> list[_Update]:
 
 def _all_updates(which: int) -> list[_Update]:
     made_of, recipes, updates = _updates[which]
-    if made_of != (state_changes[0], len(_states), list(map(_recipe_key, recipes))):  # recipes are mutable
+    if made_of is None or made_of[0] != state_changes[0] or made_of[1] != len(_states) or made_of[2] != [_recipe_key(r) for r in recipes]:  # mutable
         states = list(_states.values())
         updates = _grouped(states, which)
         recipes = list({id(s.recipe): s.recipe for s in states if s.recipe is not None}.values())

@@ -32,12 +32,12 @@ def default_device(device: Device) -> torch.device:
     return torch.device("cpu")
 
 
-_any_autocast: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
+any_autocast: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
 
 
 def autocast_dtype(x: Tensor) -> Optional[torch.dtype]:
     """The activation dtype that torch.autocast asks for on x's device, None outside it."""
-    if not x.is_meta and not torch.compiler.is_compiling() and not _any_autocast():
+    if not x.is_meta and not torch.compiler.is_compiling() and not any_autocast():
         return None
     kind = x.device.type
     if kind == "meta":

@@ -8,8 +8,11 @@ import torch
 from torch import Tensor
 
 from .. import functional as F
-from .base import Device, TransformerEngineBaseModule, check_inert, refuse_unbuilt
+from ..quantization import Context, innermost, state_changes
 from ..tensor import QuantizedTensor, dequantized
+from .base import Device, TransformerEngineBaseModule, any_autocast, check_inert, refuse_unbuilt
+
+_compiling, _transformed, _grad_enabled = torch.compiler.is_compiling, torch._C._are_functorch_transforms_active, torch.is_grad_enabled
 
 
 class Linear(TransformerEngineBaseModule):
@@ -69,6 +72,36 @@ class Linear(TransformerEngineBaseModule):
     def forward(
         self, inp: Tensor, is_first_microbatch: Optional[bool] = None, fp8_output: Optional[bool] = False, fp8_grad: Optional[bool] = False
     ) -> Any:
+        if _compiling():
+            return self._forward(inp, is_first_microbatch, fp8_output, fp8_grad)
+        # The usual FP8 call, as it was the last time: with all checks made anew it would take a small layer's host a third longer.
+        c, usual = innermost(), self.fp8_state.usual
+        if usual is not None and c.enabled:
+            changes, recipe, group, grad, weight, bias, weight_dtype, dtype, device, forward, backward = usual
+            p = self._parameters
+            if (c.recipe is recipe and c.group is group and not c.phase and changes == state_changes[0] and _grad_enabled() is grad
+                    and p["weight"] is weight and p["bias"] is bias and weight.dtype is weight_dtype and inp.dtype is dtype and inp.device == device
+                    and inp.shape[-1] == self.in_features and is_first_microbatch is None and not (fp8_output or fp8_grad)
+                    and not (self.return_bias or self.fuse_wgrad_accumulation or any_autocast() or _transformed())):
+                return F.Fp8Linear.direct(inp, weight, bias, forward, backward)
+        y = self._forward(inp, is_first_microbatch, fp8_output, fp8_grad)
+        if c.enabled:
+            self.fp8_state.usual = self._usual_of(inp, c)
+        return y
+
+    def _usual_of(self, inp: Tensor, c: Context) -> Optional[tuple[Any, ...]]:
+        """What `forward` compares, and the two tuples of F.Fp8Linear; None where the call is not usual."""
+        if c.phase or self.splits is not None or any_autocast() or type(self._parameters["weight"]) is not torch.nn.Parameter:
+            return None
+        weight, bias = self._parameters["weight"], self._parameters["bias"]
+        fp8, used, gradients = self.quantisation(inp.device)
+        assert fp8 is not None
+        scales = (None,) * 4 if used is None else (used[0][0], used[1][0], used[0][1], used[1][1])
+        gradient = (None,) * 3 if gradients is None else gradients[0]
+        return (state_changes[0], c.recipe, c.group, _grad_enabled(), weight, bias, weight.dtype, inp.dtype, inp.device,
+                (fp8.forward, fp8.turned, fp8.forward_flags, *scales), (fp8.backward, fp8.backward_flags, *gradient))
+
+    def _forward(self, inp: Tensor, is_first_microbatch: Optional[bool], fp8_output: Optional[bool], fp8_grad: Optional[bool]) -> Any:
         if fp8_output or fp8_grad:
             refuse_unbuilt(self, fp8_output=(fp8_output, False, None), fp8_grad=(fp8_grad, False, None))
         weight, bias = self.whole()
@@ -106,9 +139,6 @@ def make_linear_parameters(owner: Any, split: Any, out_features: int, in_feature
     return splits
 
 
-_THREE_NONE, _FOUR_NONE = (None,) * 3, (None,) * 4
-
-
 def linear(
     module: TransformerEngineBaseModule, inp: Tensor, weight: Tensor, bias: Optional[Tensor], is_first_microbatch: Optional[bool], index: int
 ) -> Tensor:
@@ -123,14 +153,15 @@ def linear(
         if bias is not None and bias.dtype is not dtype:
             bias = bias.to(dtype)
         config = F.LinearConfig(wide.shape[0], None, False, dtype, dtype, module.fuse_wgrad_accumulation)
-        return F.linear(x, wide, bias, _FOUR_NONE, _THREE_NONE, _THREE_NONE, _main_grad(module, weight), config)
-    *codes, ready = module.weight_codes(str(index), weight, fp8, is_first_microbatch)
-    used, gradient = _FOUR_NONE, _THREE_NONE
-    if forward is not None:
+        return F.apply(F.Linear, x, wide, bias, *(None,) * 10, _main_grad(module, weight), config)
+    wq, wqt, wq_scale_inv, ready = module.weight_codes(str(index), weight, fp8, is_first_microbatch)
+    if forward is None:
+        s = (None,) * 7
+    else:
         scales, amaxes = forward
-        used, gradient = (scales[index], amaxes[index], scales[index + 1], amaxes[index + 1]), gradients[index // 2]
+        s = (scales[index], amaxes[index], scales[index + 1], amaxes[index + 1], *gradients[index // 2])
     config = F.LinearConfig(weight.shape[0], fp8, ready, dtype, weight.dtype, module.fuse_wgrad_accumulation)
-    return F.linear(x, weight, bias, used, gradient, codes, _main_grad(module, weight), config)
+    return F.apply(F.Linear, x, weight, bias, *s, wq, wqt, wq_scale_inv, _main_grad(module, weight), config)
 
 
 def _main_grad(module: Any, weight: Tensor) -> Optional[Tensor]:

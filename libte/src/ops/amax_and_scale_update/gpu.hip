@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// nvte_amax_and_scale_update on GPUs: a list entry is a block, kBatch entries a launch (their addresses are kernel parameters, so nothing is
-// copied and the call can be captured).
+// nvte_amax_and_scale_update on GPUs: a list entry is a block, up to kBatch entries a launch (their addresses are kernel parameters, so nothing is
+// copied and the call can be captured; a few entries take few parameters).
 #include <cmath>
 
 #include "gpu/plugin.h"
@@ -9,14 +9,14 @@
 
 namespace te {
 namespace {
-constexpr int kThreads = 128, kBatch = 64;
+constexpr int kThreads = 128, kBatch = 64, kFew = 4;
 struct Entry {
   const float *history, *scale, *amax;
   float *new_history, *new_scale;
   int len, k;
 };
-struct Batch {
-  Entry entries[kBatch];
+template <int N> struct Batch {
+  Entry entries[N];
 };
 
 __device__ __forceinline__ float larger(float a, float b) { return b > a || b != b ? b : a; }  // a NaN stays
@@ -41,7 +41,7 @@ __device__ void update_column(const Entry &t, int64_t j, float largest, bool mos
   t.new_scale[j] = scaling::delayed(most_recent ? last : top, largest, t.scale[j]);
 }
 
-__global__ void __launch_bounds__(kThreads) update_kernel(Batch batch, float largest, bool most_recent) {
+template <int N> __global__ void __launch_bounds__(kThreads) update_kernel(Batch<N> batch, float largest, bool most_recent) {
   const Entry &t = batch.entries[blockIdx.x];
   const int k = t.k;
   if (k == 0) return;
@@ -97,7 +97,8 @@ nvte_status run(const nvte_exec *e, const void *p) {
   return gpu::guarded(e, [&]() -> nvte_status {
     const float largest = std::ldexp(fp8_max(dtype_of(a.dtype)), -a.margin);
     const float *reduced = a.amax && present(a.amax->data) ? address_as<const float>(a.amax->data) : nullptr;
-    Batch batch;
+    Batch<kBatch> batch;
+    const bool most_recent = a.algorithm == NVTE_AMAX_MOST_RECENT;
     int n = 0;
     for (size_t i = 0; i < a.n; i++) {
       const DLTensor &h = a.history[i]->data;
@@ -105,7 +106,13 @@ nvte_status run(const nvte_exec *e, const void *p) {
                             address_as<float>(a.new_scale[i]->data), (int)h.shape[0], (int)h.shape[1]};
       if (reduced) reduced += h.shape[1];
       if (n < kBatch && i + 1 < a.n) continue;
-      update_kernel<<<n, kThreads, 0, gpu::stream_of(*e)>>>(batch, largest, a.algorithm == NVTE_AMAX_MOST_RECENT);
+      if (n <= kFew) {
+        Batch<kFew> few = {};
+        for (int k = 0; k < n; k++) few.entries[k] = batch.entries[k];
+        update_kernel<kFew><<<n, kThreads, 0, gpu::stream_of(*e)>>>(few, largest, most_recent);
+      } else {
+        update_kernel<kBatch><<<n, kThreads, 0, gpu::stream_of(*e)>>>(batch, largest, most_recent);
+      }
       n = 0;
     }
     return gpu::launched("amax_and_scale_update");
