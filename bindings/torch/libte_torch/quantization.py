@@ -104,7 +104,7 @@ class autocast:
         amax_reduction_group: Any = None,
         _graph: bool = False,
     ) -> None:
-        for name, value in (("enabled", enabled), ("calibrating", calibrating)):
+        for name, value in () if enabled.__class__ is bool is calibrating.__class__ else (("enabled", enabled), ("calibrating", calibrating)):
             if not isinstance(value, int) and type(value).__name__ not in ("bool", "bool_"):  # numpy's, too
                 raise TypeError(f"autocast: {name} must be True or False, got {value!r}; the recipe is the argument recipe")
         if recipe is None and (enabled or calibrating):
@@ -123,13 +123,15 @@ class autocast:
         if (enabled or calibrating) and outer.phase != 2 and not (items and any(c.enabled or c.calibrating for c in items)):
             for u in _all_updates(1):
                 u.run()
-        _push(Context(enabled, calibrating, recipe, group, outer.phase, outer.stash))
+        context = Context(enabled, calibrating, recipe, group, outer.phase, outer.stash)
+        items.append(context)
+        _latest[0] = context
         return self
 
     def __exit__(self, *exc: Any) -> None:
         items = _stack.items
-        context = items[-1]
-        _pop()
+        context = items.pop()
+        _latest[0] = items[-1] if items else _OFF
         if (context.enabled or context.calibrating) and context.phase != 2 and not (items and any(c.enabled or c.calibrating for c in items)):
             for u in _all_updates(0):
                 u.run()

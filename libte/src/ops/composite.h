@@ -28,6 +28,9 @@ struct Back {
   bool (*together)(const nvte_exec *exec, const Quantization *of, int n, uint32_t flags, nvte_status *status);
 };
 
+// A GPU plug-in's `together`, for tensors so small that a launch costs more than its kernel (ops/quantize/gpu.hip).
+bool quantize_together(const nvte_exec *exec, const Quantization *of, int n, uint32_t flags, nvte_status *status);
+
 inline bool given(const nvte_tensor *t) { return t && (present(t->data) || present(t->columnwise)); }
 
 // The steps of one composite: run() calls an operator, or, when `query` is set, only asks what workspace it would take.

@@ -2,12 +2,12 @@
 // The composite on GPUs: the operators of ops/composite.h called through the host's table, in the caller's workspace.
 #include "ops/composite.h"
 
-#include "gpu/together.h"
+#include "gpu/plugin.h"
 
 namespace te {
 namespace {
 
-linear::Back back() { return {gpu::host().call_op, gpu::host().workspace, true, gpu::quantize_together}; }
+linear::Back back() { return {gpu::host().call_op, gpu::host().workspace, true, linear::quantize_together}; }
 
 template <class Args, void (*Body)(linear::Steps &, const Args &)> nvte_status run(const nvte_exec *e, const void *p) {
   return linear::run_steps<Args, Body>(back(), e, p);

@@ -4,7 +4,7 @@
 #include "gpu/quantized.h"
 #include "gpu/rtc/rtc.h"
 #include "gpu/rtc/tiles.h"
-#include "gpu/together.h"
+#include "ops/composite.h"
 #include "ops/quantize/kernel.h"
 #define TE_SCALING __device__
 #include "scaling/tensor.h"
@@ -80,7 +80,7 @@ template <class T> TE_DEVICE float amax_of(const Part &p) {
 }
 
 // largest: of the codes, for current scaling, where every block finds the tensor's amax by itself; 0: scales as they are given.
-template <class T, class Q> __global__ void __launch_bounds__(kThreads, sizeof(T) == 2 ? 3 : 1) together_kernel(Parts parts, float largest, bool pow2) {
+template <class T, class Q> __global__ void __launch_bounds__(kThreads) together_kernel(Parts parts, float largest, bool pow2) {
   __shared__ __align__(16) unsigned char shared[kQuantizeBytes<Layout>];
   await_previous();
   let_next_begin();
@@ -288,8 +288,9 @@ const nvte_implementation table[] = {{sizeof(nvte_implementation), "quantize", "
 }  // namespace
 namespace gpu {
 TE_GPU_IMPLEMENTATIONS(quantize) = {table, 2};
+}
 
-bool quantize_together(const nvte_exec *e, const linear::Quantization *of, int n, uint32_t flags, nvte_status *status) {
+bool linear::quantize_together(const nvte_exec *e, const Quantization *of, int n, uint32_t flags, nvte_status *status) {
   const bool current = (flags & NVTE_LINEAR_CURRENT_SCALING) != 0;
   const DType in = dtype_of(of[0].x->data.dtype), out = dtype_of(codes(*of[0].q).dtype);
   Parts parts = {};
@@ -298,15 +299,14 @@ bool quantize_together(const nvte_exec *e, const linear::Quantization *of, int n
     if (dtype_of(of[i].x->data.dtype) != in || dtype_of(codes(*of[i].q).dtype) != out || !part_of(of[i], current, &parts.of[i])) return false;
     blocks += parts.of[i].blocks;
   }
-  *status = guarded(e, [&]() -> nvte_status {
-    visit_float(in, [&](auto t) {
-      visit_fp8(out, [&](auto c) {
-        launch_behind(*e, together_kernel<decltype(t), decltype(c)>, (unsigned)blocks, kThreads, parts, current ? fp8_max(out) : 0.f, (flags & NVTE_LINEAR_POW2_SCALES) != 0);
+  *status = gpu::guarded(e, [&]() -> nvte_status {
+    gpu::visit_float(in, [&](auto t) {
+      gpu::visit_fp8(out, [&](auto c) {
+        gpu::launch_behind(*e, together_kernel<decltype(t), decltype(c)>, (unsigned)blocks, kThreads, parts, current ? fp8_max(out) : 0.f, (flags & NVTE_LINEAR_POW2_SCALES) != 0);
       });
     });
-    return launched("quantize");
+    return gpu::launched("quantize");
   });
   return true;
-}
 }
 }  // namespace te
