@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 
 import pytest
@@ -402,3 +403,57 @@ def test_non_contiguous_in_fp8() -> None:
         assert torch.equal(m(x.transpose(0, 1)), m(x.transpose(0, 1).contiguous()))
 
 
+
+
+@pytest.mark.parametrize("recipe", [te.DelayedScaling(amax_history_len=4), te.Float8CurrentScaling()], ids=["delayed", "current"])
+def test_the_usual_call_of_linear_is_the_general_one(recipe: te.Recipe) -> None:
+    """Its short way from the second call on gives the bits of the long one, and is left whenever anything is different."""
+    torch.manual_seed(0)
+    for bias, shape, dtype in ((True, (6, 32), torch.bfloat16), (False, (2, 3, 32), torch.float32)):
+        short = te.Linear(32, 48, bias=bias, params_dtype=dtype)
+        long = copy.deepcopy(short)
+        assert short.fp8_state.usual is None
+
+        def run(m: te.Linear, x: torch.Tensor, first: bool | None = None) -> list[torch.Tensor]:
+            x = x.clone().requires_grad_(m.weight.requires_grad)
+            if m is long:
+                m.fp8_state.usual = None
+            with te.autocast(recipe=recipe):
+                y = m(x, is_first_microbatch=first)
+            wanted = [t for t in (x, *m.parameters()) if t.requires_grad]
+            return [y.detach(), *(torch.autograd.grad(y, wanted, torch.ones_like(y)) if wanted else ())]
+
+        def same(*args: object) -> None:
+            for a, b in zip(run(short, *args), run(long, *args), strict=True):  # type: ignore[arg-type]
+                assert torch.equal(a, b) and a.dtype == b.dtype
+
+        for i in range(4):
+            same(torch.randn(shape, dtype=dtype) * (i + 1))
+        assert short.fp8_state.usual is not None
+        same(torch.randn(4, 8, dtype=dtype).repeat(1, 4).t().contiguous().t().reshape(4, 32))
+        same(torch.randn(5, 64, dtype=dtype)[:, ::2])
+        same(torch.randn(0, 32, dtype=dtype))
+        for first in (True, False, None):
+            same(torch.randn(shape, dtype=dtype), first)
+        with torch.no_grad():
+            short.weight.mul_(2), long.weight.mul_(2)
+        same(torch.randn(shape, dtype=dtype))
+        short.weight.requires_grad_(False), long.weight.requires_grad_(False)
+        same(torch.randn(shape, dtype=dtype))
+        short.weight.requires_grad_(True), long.weight.requires_grad_(True)
+        for m in (short, long):
+            m.weight = torch.nn.Parameter(torch.ones(48, 32, dtype=dtype))
+        same(torch.randn(shape, dtype=dtype))
+        for m in (short, long):
+            m.to(torch.float16)
+        same(torch.randn(shape, dtype=torch.float16))
+        with pytest.raises(ValueError, match="inp must be"), te.autocast(recipe=recipe):
+            short(torch.randn(2, 31, dtype=torch.float16))
+        y = short(torch.randn(shape, dtype=torch.float16))  # outside autocast nothing is quantised
+        assert y.grad_fn is not None and "Fp8" not in y.grad_fn.name()
+        x = torch.randn(shape, dtype=torch.float16, requires_grad=True)
+        with te.autocast(recipe=recipe):
+            y = short(x)
+        assert "Fp8Linear" in y.grad_fn.name()
+        with pytest.raises(RuntimeError, match="once differentiable"):
+            torch.autograd.grad(y.sum(), x, create_graph=True)

@@ -343,14 +343,14 @@ nvte_status run_blaslt(const nvte_exec *exec, const void *args) {
       else choice.call = std::make_unique<Product>(p, fast);
       Product &call = *choice.call;
       if (!call.ok()) return run_own(*exec, a, "the library takes no such description");
-      hipStreamCaptureStatus capture = hipStreamCaptureStatusNone;
-      (void)hipStreamIsCapturing(stream, &capture);
       const auto attempt = [&](int i, void *d, float b) {
         const int status = call.run(handle, p, alpha, b, d, b != 0 ? c : d, choice.candidates[(size_t)i], library, stream);
         if (status != 0) say(kLogWarning, "gemm: candidate %d of %d failed with status %d and is skipped", i, (int)choice.candidates.size(), status);
         return status == 0;
       };
       if (choice.index == -2) {
+        hipStreamCaptureStatus capture = hipStreamCaptureStatusNone;
+        (void)hipStreamIsCapturing(stream, &capture);
         choice.candidates = call.candidates(handle, p, aligned);
         Tuning t = tuning();
         if (capture != hipStreamCaptureStatusNone) t.runs = 0;
