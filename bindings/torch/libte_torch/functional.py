@@ -40,7 +40,8 @@ def named(name: str) -> Any:
         for half in ("forward", "backward"):
             setattr(cls, half, staticmethod(ranged(f"transformer_engine.{name}.{half}", getattr(cls, half), torch.compiler.is_compiling)))
         cls.direct = super(torch.autograd.Function, cls).apply
-        cls._backward_cls.apply = cls.backward  # what torch's looks for each time: a subclass's own backward or vjp
+        if hasattr(cls, "_backward_cls"):  # torch's looks there each time for a subclass's own backward or vjp
+            cls._backward_cls.apply = cls.backward
         return cls
 
     return decorate
