@@ -8,6 +8,7 @@ backward states when the next one is entered or the state is looked at.
 """
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import struct
@@ -89,6 +90,12 @@ def get_default_recipe() -> Recipe:
     return DelayedScaling()
 
 
+@functools.cache
+def _shared_default() -> Recipe:
+    """What autocast takes: a recipe of its own for each step would be a change of recipe in every module."""
+    return get_default_recipe()
+
+
 class autocast:
     """Turns quantised compute on: ``with te.autocast(enabled=True, recipe=DelayedScaling()): y = module(x)``.
 
@@ -108,7 +115,7 @@ class autocast:
             if not isinstance(value, int) and type(value).__name__ not in ("bool", "bool_"):  # numpy's, too
                 raise TypeError(f"autocast: {name} must be True or False, got {value!r}; the recipe is the argument recipe")
         if recipe is None and (enabled or calibrating):
-            recipe = get_default_recipe()
+            recipe = _shared_default()
         if recipe is not None and not isinstance(recipe, (DelayedScaling, Float8CurrentScaling)):
             raise NotImplementedError(f"autocast: recipe {type(recipe).__name__} is not built yet (DelayedScaling, Float8CurrentScaling are)")
         if getattr(recipe, "fp8_dpa", False) or getattr(recipe, "fp8_mha", False):
