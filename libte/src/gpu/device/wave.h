@@ -56,6 +56,14 @@ TE_DEVICE void opaque(unsigned &v) {
   (void)v;
 #endif
 }
+// x where bit i of a word is set, else 0. AMD: no comparison's mask in scalar registers.
+TE_DEVICE float where_bit(unsigned word, int i, float x) {
+#if defined(TE_VENDOR_HIP) && defined(__AMDGCN__)
+  return __builtin_bit_cast(float, __builtin_bit_cast(int, x) & __builtin_amdgcn_sbfe((int)word, (unsigned)i, 1u));
+#else
+  return word >> i & 1 ? x : 0.f;
+#endif
+}
 // The kernel's first parameter, read anew from here on: AMD's compiler would keep all of a large one in scalar registers from the start, and has
 // too few of them. P: its type.
 template <class P> TE_DEVICE const P &again(const P &p) {

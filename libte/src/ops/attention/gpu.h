@@ -42,8 +42,8 @@ TE_DEVICE float stats_of(float m, float total) { return (float)(((double)m + log
 }  // namespace
 
 namespace gpu {
-// gpu_flash.hip; false: it takes no such call. lse and delta: workspace, as long as stats; delta is rowsum(dO * O) then. Rows of no sequence (THD)
-// and dsoftmax_offset are the caller's.
+// gpu_flash.hip; false: it takes no such call. lse and delta: workspace, as long as stats; delta is rowsum(dO * O) then. Rows of no sequence (THD),
+// dbias and dsoftmax_offset are the caller's.
 bool flash_forward(const nvte_exec &e, const nvte_attention_forward_args &a);
 bool flash_backward(const nvte_exec &e, const nvte_attention_backward_args &a, float *lse, float *delta);
 }  // namespace gpu

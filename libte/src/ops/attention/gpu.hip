@@ -586,14 +586,14 @@ nvte_status run_backward(const nvte_exec *e, const void *args) {
       delta_kernel<<<(unsigned)gpu::ceil_div(rows, 4), kHostThreads, 0, stream>>>(p, in.d_o, view_of(a.o, x), in.stats, delta);
     if (given(a.dsoftmax_offset) && p.h_q > 0)
       offset_gradient_kernel<<<(unsigned)p.h_q, 256, 0, stream>>>(p, in.stats, delta, address_as<float>(a.dsoftmax_offset->data));
-    if (done) return gpu::launched("attention_backward");
+    if (done && !given(a.dbias)) return gpu::launched("attention_backward");
     const bool wide = in.d_o.dtype != p.q.dtype || out.dq.dtype != p.q.dtype || out.dk.dtype != p.q.dtype || out.dv.dtype != p.q.dtype;
     visit_product(p.q.dtype, wide, [&](auto t) {
       using T = decltype(t);
       out.blocks = gpu::ceil_div(p.s_q, kBlock), out.chunks = gpu::ceil_div(p.d, kColumns);
-      if (const int64_t blocks = out.blocks * p.h_q * p.b * out.chunks) query_gradient_kernel<T><<<(unsigned)blocks, kHostThreads, 0, stream>>>(p, in, out);
+      if (const int64_t blocks = done ? 0 : out.blocks * p.h_q * p.b * out.chunks) query_gradient_kernel<T><<<(unsigned)blocks, kHostThreads, 0, stream>>>(p, in, out);
       out.blocks = gpu::ceil_div(p.s_kv, kBlock), out.chunks = gpu::ceil_div(p.d_v, kColumns);
-      if (const int64_t blocks = out.blocks * p.h_kv * p.b * (out.chunks + gpu::ceil_div(p.d, kColumns)))
+      if (const int64_t blocks = done ? 0 : out.blocks * p.h_kv * p.b * (out.chunks + gpu::ceil_div(p.d, kColumns)))
         key_gradient_kernel<T><<<(unsigned)blocks, kHostThreads, 0, stream>>>(p, in, out);
       if (!given(a.dbias)) return;
       const DLTensor &d = a.dbias->data;
