@@ -57,6 +57,7 @@ int dpp_source(int control) {
 #define __builtin_amdgcn_mov_dpp(value, control, rows, banks, bound) exchange(value, dpp_source(control))
 #define __builtin_amdgcn_readlane(value, lane) exchange(value, lane)
 #define __builtin_amdgcn_kernarg_segment_ptr() nullptr
+#define __builtin_amdgcn_sbfe(word, at, bits) ((int)((unsigned)(word) << (32 - (at) - (bits))) >> (32 - (bits)))
 #define __syncthreads() this_block->wait()
 #define address_space(n)
 template <class T> static T __shfl_xor(T v, int mask, int) { return exchange(v, (int)threadIdx.x % kLanes ^ mask); }
@@ -141,6 +142,13 @@ template <int Threads> void reduces() {
     EXPECT_EQ(g.sum, want);
     EXPECT_EQ(g.max, largest);
   }
+}
+TEST(Wave64, numbers_where_a_bit_is_set) {
+  for (int i = 0; i < 32; i++)
+    for (const float x : {1.5f, -0.f, -3e38f}) {
+      EXPECT_EQ(__float_as_uint(device::where_bit(1u << i, i, x)), __float_as_uint(x)) << i;
+      EXPECT_EQ(__float_as_uint(device::where_bit(~(1u << i), i, x)), 0) << i;
+    }
 }
 TEST(Wave64, block_reduce) { reduces<64>(), reduces<128>(), reduces<256>(), reduces<1024>(); }
 
