@@ -78,8 +78,11 @@ if has sanitize; then
   for tool in memcheck racecheck; do
     check=(compute-sanitizer --tool "$tool" --error-exitcode 99 "$tests")
     printf '%s\n' "${ops[@]}" | side_by_side "$tool" "$((jobs / 2 + 1))" "$((each * 2))" "${check[@]}" --max-elements=600
-    printf 'attention_%s\n' forward backward | # cases that fill a tile of our own kernels
-      side_by_side "$tool.tiles" "$jobs" "$((each * 2))" "${check[@]}" --impl=gpu --max-elements=20000
+    # cases that fill tiles of attention's own kernels, a few of each kind
+    for case in strips_w.64.40.0.1 strips_s.1.1 strips_t.64.1 strips_p1.64 strips_p1.128 strips_al.64.90 strips_b1.64.0,1,1 strips_m1.64 strips_mx.64.0.1; do
+      printf '%s\n' "forward $case" "backward $case"
+    done | xargs -P "$jobs" -L1 bash -c 'limit=$1 tool=$2 op=${*: -2:1} case=${*: -1}; shift 2
+      run "$tool.tiles.$op.$case" "$limit" "${@:1:$#-2}" --op="attention_$op" --case="$case" --impl=gpu' _ "$((each * 2))" "$tool" "${check[@]}"
   done
 fi
 if has python || has bench; then

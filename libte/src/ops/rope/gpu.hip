@@ -54,8 +54,9 @@ struct Place {
   int64_t position;
   bool inside, unused, lost;
 };
-__device__ Place place_of(const Call &p, int64_t token) {
-  const int64_t b = token / p.r.s, s = token % p.r.s, position = position_of(p, b, s);
+__device__ Place place_of(const Call &p, unsigned token) {  // fewer than 2^31 tokens: 64-bit division is slow
+  const unsigned b = token / (unsigned)p.r.s, s = token % (unsigned)p.r.s;
+  const int64_t position = position_of(p, b, s);
   return {position, position >= 0 && position < p.r.positions, p.ragged && position == -1 && !p.positions,
           p.ragged && s >= (p.r.sequences ? end_of(p, p.r.sequences - 1) : 0)};
 }
@@ -73,7 +74,7 @@ __device__ __forceinline__ void rotate(const Call &p, float &a, float &c, float 
 
 template <class T> __global__ void __launch_bounds__(kThreads) rope_kernel(Call p) {
   __shared__ float cosine[kMaxAngles], sine[kMaxAngles];
-  const int64_t b = blockIdx.x / (uint64_t)p.r.s, s = blockIdx.x % (uint64_t)p.r.s;
+  const unsigned b = blockIdx.x / (unsigned)p.r.s, s = blockIdx.x % (unsigned)p.r.s;
   const Place at = place_of(p, blockIdx.x);
   const int d2 = (int)p.r.d2, m = d2 / 2;
   for (int i = (int)threadIdx.x; i < d2; i += kThreads) angle_of(p, at, i, cosine[i], sine[i]);
@@ -125,41 +126,50 @@ struct Item {
   bool pairs;
   int64_t from, to;
 };
-__device__ __forceinline__ Item item_of(const Call &p, int64_t first, int i) {
-  const int d2 = (int)p.r.d2, rotated = d2 / 16, groups = rotated + ((int)p.r.d - d2) / 8, per_token = (int)p.r.h * groups;
-  const int t = i / per_token, rest = i % per_token, head = rest / groups, k = rest % groups;
-  const int64_t b = (first + t) / p.r.s, s = (first + t) % p.r.s;
+__device__ __forceinline__ Item item_of(const Call &p, unsigned first, unsigned i) {
+  const unsigned d2 = (unsigned)p.r.d2, rotated = d2 / 16, groups = rotated + ((unsigned)p.r.d - d2) / 8;
+  const unsigned all = i / groups, k = i % groups, t = all / (unsigned)p.r.h, head = all % (unsigned)p.r.h;
+  const unsigned b = (first + t) / (unsigned)p.r.s, s = (first + t) % (unsigned)p.r.s;
   const bool pairs = k < rotated;
-  const int one = !pairs ? d2 + 8 * (k - rotated) : p.interleaved ? 16 * k : 8 * k;
-  return {t, one, p.interleaved ? one + 8 : one + d2 / 2, pairs, b * p.r.xb + s * p.r.xs + head * p.r.xh, b * p.r.yb + s * p.r.ys + head * p.r.yh};
+  const int one = (int)(!pairs ? d2 + 8 * (k - rotated) : p.interleaved ? 16 * k : 8 * k);
+  return {(int)t, one, p.interleaved ? one + 8 : one + (int)d2 / 2, pairs, b * p.r.xb + s * p.r.xs + head * p.r.xh, b * p.r.yb + s * p.r.ys + head * p.r.yh};
 }
-// The first kAhead items of a thread are on their way while the angles are made.
-template <class T> __global__ void __launch_bounds__(kThreads) rope_wide_kernel(Call call, int tokens) {
+// A thread's first item is on its way while the angles are made. Tables nearly always give a pair's channels the same angle, which is made once then.
+template <class T> __global__ void __launch_bounds__(kThreads, device::kMaxWave == 32 ? 4 : 1) rope_wide_kernel(Call call, int tokens) {
   const Call &p = call;
-  constexpr int kAhead = 2;
   __shared__ alignas(16) float cosine[kMaxAngles], sine[kMaxAngles];
   __shared__ bool zeros[kMaxTokens];
-  const int64_t first = (int64_t)blockIdx.x * tokens, all = p.r.b * p.r.s;
-  const int d = (int)p.r.d, d2 = (int)p.r.d2, count = first + tokens <= all ? tokens : (int)(all - first);
-  const int items = count * (int)p.r.h * (d2 / 16 + (d - d2) / 8);
-  Raw<T> ahead[kAhead][2];
-  const auto fetch = [&](const Call &p, const Item &at, Raw<T> &one, Raw<T> &two) {
+  const unsigned first = blockIdx.x * (unsigned)tokens, all = (unsigned)(p.r.b * p.r.s);
+  const unsigned d2 = (unsigned)p.r.d2, m = d2 / 2, count = first + (unsigned)tokens <= all ? (unsigned)tokens : all - first;
+  const unsigned items = count * (unsigned)p.r.h * (d2 / 16 + ((unsigned)p.r.d - d2) / 8);
+  Raw<T> one, two;
+  Item at = {};
+  const auto fetch = [&](const Call &p, unsigned i) {
+    at = item_of(p, first, i);
     const T *x = static_cast<const T *>(p.x) + at.from;
     one.load(x + at.one);
     if (at.pairs) two.load(x + at.two);
   };
-#pragma unroll
-  for (int u = 0; u < kAhead; u++) {
-    const int i = (int)threadIdx.x + u * kThreads;
-    if (i < items) fetch(p, item_of(p, first, i), ahead[u][0], ahead[u][1]);
-  }
-  for (int i = (int)threadIdx.x; i < count * d2; i += kThreads) {
-    const Place at = place_of(p, first + i / d2);
-    angle_of(p, at, i % d2, cosine[i], sine[i]);
-    if (i % d2 == 0) zeros[i / d2] = at.lost || at.unused;
+  if (threadIdx.x < items) fetch(p, threadIdx.x);
+  for (unsigned i = threadIdx.x; i < count * m; i += kThreads) {
+    const unsigned t = i / m, k = i % m, a = p.interleaved ? 2 * k : k, c = p.interleaved ? a + 1 : a + m;
+    const Place place = place_of(p, first + t);
+    float *const cosines = cosine + t * d2, *const sines = sine + t * d2;
+    const float *const freqs = p.freqs + (place.inside ? place.position : 0) * (int64_t)d2;
+    const bool same = !place.inside || bits(freqs[a]) == bits(freqs[c]);
+#pragma unroll 1
+    for (unsigned channel = a;; channel = c) {
+      angle_of(p, place, (int)channel, cosines[channel], sines[channel]);
+      if (same) cosines[c] = cosines[a], sines[c] = sines[a];
+      if (same || channel == c) break;
+    }
+    if (k == 0) zeros[t] = place.lost || place.unused;
   }
   __syncthreads();
-  const auto finish = [&](const Call &p, const Item &at, const Raw<T> &one, const Raw<T> &two) {
+#pragma unroll 1
+  for (unsigned i = threadIdx.x; i < items; i += kThreads) {
+    const Call &p = again(call);
+    if (i != threadIdx.x) fetch(p, i);
     T *y = static_cast<T *>(p.y) + at.to;
     float a[8], c[8];
     one.floats(a), two.floats(c);
@@ -184,20 +194,6 @@ template <class T> __global__ void __launch_bounds__(kThreads) rope_wide_kernel(
     }
     store_f32<8>(y + at.one, a);
     if (at.pairs) store_f32<8>(y + at.two, c);
-  };
-#pragma unroll
-  for (int u = 0; u < kAhead; u++) {
-    const Call &p = again(call);
-    const int i = (int)threadIdx.x + u * kThreads;
-    if (i < items) finish(p, item_of(p, first, i), ahead[u][0], ahead[u][1]);
-  }
-#pragma unroll 1
-  for (int i = (int)threadIdx.x + kAhead * kThreads; i < items; i += kThreads) {
-    const Call &p = again(call);
-    const Item at = item_of(p, first, i);
-    Raw<T> one, two;
-    fetch(p, at, one, two);
-    finish(p, at, one, two);
   }
 }
 // Tokens a block of the wide kernel, 0 where the layout needs the other one.
@@ -208,7 +204,7 @@ template <class T> int wide_tokens(const Call &p) {
   for (const int64_t stride : {r.xb, r.xs, r.xh}) wide = wide && stride * (int64_t)sizeof(T) % 16 == 0;
   if (!wide) return 0;
   int tokens = kMaxTokens;
-  while (tokens > 1 && (tokens * r.d2 > kMaxAngles || tokens * r.h * groups > 2 * kThreads)) tokens--;
+  while (tokens > 1 && (tokens * r.d2 > kMaxAngles || tokens * r.h * groups > kThreads)) tokens--;
   return tokens;
 }
 template <class T> void launch(const Call &p, hipStream_t stream) {
