@@ -177,19 +177,21 @@ template <class T> __global__ void __launch_bounds__(kThreads, device::kMaxWave 
 #pragma unroll
       for (int j = 0; j < 8; j++) a[j] = c[j] = 0.f;
     } else if (at.pairs) {
-      float w[4][8];
-      const float *const from[4] = {cosine + at.token * d2 + at.one, sine + at.token * d2 + at.one, cosine + at.token * d2 + at.two, sine + at.token * d2 + at.two};
+      const int t1 = at.token * (int)d2 + at.one, t2 = at.token * (int)d2 + at.two;
 #pragma unroll
-      for (int k = 0; k < 4; k++) load_f32<8>(from[k], w[k]);
-      if (p.interleaved) {
+      for (int j = 0; j < 8; j += 4) {
+        float w[4][4];
+        load_f32<4>(cosine + t1 + j, w[0]), load_f32<4>(sine + t1 + j, w[1]), load_f32<4>(cosine + t2 + j, w[2]), load_f32<4>(sine + t2 + j, w[3]);
+        if (p.interleaved) {
 #pragma unroll
-        for (int j = 0; j < 8; j += 2) {
-          rotate(p, a[j], a[j + 1], w[0][j], w[1][j], w[0][j + 1], w[1][j + 1]);
-          rotate(p, c[j], c[j + 1], w[2][j], w[3][j], w[2][j + 1], w[3][j + 1]);
+          for (int k = 0; k < 4; k += 2) {
+            rotate(p, a[j + k], a[j + k + 1], w[0][k], w[1][k], w[0][k + 1], w[1][k + 1]);
+            rotate(p, c[j + k], c[j + k + 1], w[2][k], w[3][k], w[2][k + 1], w[3][k + 1]);
+          }
+        } else {
+#pragma unroll
+          for (int k = 0; k < 4; k++) rotate(p, a[j + k], c[j + k], w[0][k], w[1][k], w[2][k], w[3][k]);
         }
-      } else {
-#pragma unroll
-        for (int j = 0; j < 8; j++) rotate(p, a[j], c[j], w[0][j], w[1][j], w[2][j], w[3][j]);
       }
     }
     store_f32<8>(y + at.one, a);
