@@ -151,7 +151,9 @@ template <class T> __global__ void __launch_bounds__(kThreads, device::kMaxWave 
     if (at.pairs) two.load(x + at.two);
   };
   if (threadIdx.x < items) fetch(p, threadIdx.x);
+#pragma unroll 1
   for (unsigned i = threadIdx.x; i < count * m; i += kThreads) {
+    const Call &p = again(call);
     const unsigned t = i / m, k = i % m, a = p.interleaved ? 2 * k : k, c = p.interleaved ? a + 1 : a + m;
     const Place place = place_of(p, first + t);
     float *const cosines = cosine + t * d2, *const sines = sine + t * d2;
