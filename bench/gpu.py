@@ -368,20 +368,20 @@ def step(module: torch.nn.Module, twin: Optional[Callable[[torch.Tensor], torch.
     leaves = [x.requires_grad_(), *module.parameters()]
     dy = normal(*module(x).shape)
 
-    def backward(y: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    def backward(y: torch.Tensor) -> torch.Tensor:
         for leaf in leaves:
             leaf.grad = None
-        y.backward(gradient)
+        y.backward(dy)
         return y
 
-    def ours(gradient: torch.Tensor = dy) -> torch.Tensor:
+    def ours() -> torch.Tensor:
         with te.autocast(enabled=recipe is not None, recipe=recipe):
             y = module(x)
-        return backward(y, gradient)
+        return backward(y)
 
     def rival() -> torch.Tensor:
         assert twin is not None
-        return backward(twin(x), dy)
+        return backward(twin(x))
 
     def check() -> None:
         y = [ours() for _ in range(3)][-1]  # delayed scaling needs a step or two
@@ -394,11 +394,9 @@ def step(module: torch.nn.Module, twin: Optional[Callable[[torch.Tensor], torch.
 def with_limits(made: tuple[Call, Optional[Call], Callable[[], None], float], t: int, *layers: tuple[int, int]) -> Made:
     """Further sides of an FP8 row. The card's power and temperature decide the rates of such long work, so what they are compared with is measured
     in the same loop: "gemm", torch's 8192^3 bf16 product, by which Transformer Engine's figures are scaled; "gemms", the products of the layers
-    (in, out) alone, by torch._scaled_mm with the same accumulators; "dy=1", ours with a gradient of ones, which takes less power than any other."""
-    ours, *_ = made
-    dy = new(t, layers[-1][1]).fill_(1)
+    (in, out) alone, by torch._scaled_mm with the same accumulators."""
     a, b = normal(8192, 8192), normal(8192, 8192)
-    return (*made, {"gemm": lambda: torch.mm(a, b.t()), "gemms": products(t, *layers), "dy=1": lambda: ours(dy)})
+    return (*made, {"gemm": lambda: torch.mm(a, b.t()), "gemms": products(t, *layers)})
 
 
 def products(t: int, *layers: tuple[int, int]) -> Call:

@@ -172,7 +172,7 @@ def gpu_section(name: str, sample: dict[str, Any], reasons: dict[str, dict[str, 
     lines = [f"## {sample['gpu']}, driver {sample['driver']}, {sample['date'][:10]}", "",
              f"Samples: `bench/samples/{name}`, torch {sample['torch']}. Rates count each input read once and each output written once; {size} x {size} numbers. *copy*: a "
              "device-to-device copy in the same loop. *must*: the gate; *goal*: what a rival or the card suggests. Attention's rival is torch's SDPA on its cuDNN back end, "
-             "*flash* its FlashAttention back end, *gpu* libte's own kernel. FP8 layers: *gemm* is torch's 8192^3 bf16 product in the same loop, which over its 665 TFLOP/s there scales Transformer Engine's figures; *gemms* the layer's own products alone, by torch; *dy=1* ours with a gradient of ones.", "",
+             "*flash* its FlashAttention back end, *gpu* libte's own kernel. FP8 layers: *gemm* is torch's 8192^3 bf16 product in the same loop, which over its 665 TFLOP/s there scales Transformer Engine's figures; *gemms* the layer's own products alone, by torch. Layers and host time: a step as training has it, gradients set to None, forward, backward.", "",
              "| operation | ours | copy | must | measured | gate | goal | torch's time / ours | others' time / ours |", "|---|---|---|---|---|---|---|---|---|"]
     late = []
     for r in sample["rows"]:
