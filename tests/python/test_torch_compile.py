@@ -116,3 +116,17 @@ def test_import_order_does_not_matter(python) -> None:  # type: ignore[no-untype
     for first in ("import torch; import libte", "import libte; import torch"):
         done = python(f"{first}\n{body}")
         assert done.stdout.strip() == "ok", done.stderr
+
+
+@pytest.mark.parametrize("make", [te.DelayedScaling, te.Float8CurrentScaling])
+def test_a_recipe_made_in_a_compiled_function(make: type[te.Recipe]) -> None:
+    """The settings behind its defaults are not traced: Dynamo in cffi's library ended the process."""
+    m, x = te.Linear(16, 24), torch.randn(4, 16)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        with te.autocast(recipe=make()):
+            return m(x)
+
+    f(x)  # the first call's scales are not those of the others
+    got = torch.compile(f, backend="aot_eager")(x)
+    assert torch.equal(got, f(x))

@@ -54,6 +54,9 @@ def _setting(variable: str) -> Any:
     return config.environment(variable)
 
 
+_setting._torchdynamo_disable = True  # type: ignore[attr-defined]  # torch.compile, following this into cffi's library, would end the process
+
+
 def _default(variable: str) -> Any:
     return field(default_factory=lambda: _setting(variable))
 
@@ -64,6 +67,12 @@ def _override() -> Any:
 
 class Recipe:
     """Base of all recipes; the predicates answer for a class and for an instance."""
+
+    _version = 0  # counts assignments, so that what was derived from a recipe need not compare its fields
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+        object.__setattr__(self, "_version", self._version + 1)
 
     @classmethod
     def nvfp4(cls) -> bool:
