@@ -45,6 +45,12 @@ def autocast_dtype(x: Tensor) -> Optional[torch.dtype]:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
 
 
+def tensor_of(module: nn.Module, name: str) -> Any:
+    """module.`name`, sooner where it is a parameter; parametrisations, pruning and FSDP put other things in a parameter's place."""
+    p = module._parameters
+    return p[name] if name in p else getattr(module, name)
+
+
 def refuse_unbuilt(owner: Any, **given: Any) -> None:
     """Raises for arguments of upstream's that libte does not have yet: given as name=(value, harmless values...)."""
     for name, (value, *harmless) in given.items():

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .. import functional as F
 from ..tensor import dequantized
-from .base import Device, TransformerEngineBaseModule, check_inert, refuse_unbuilt
+from .base import Device, TransformerEngineBaseModule, check_inert, refuse_unbuilt, tensor_of
 from .linear import Linear, _main_grad, make_linear_parameters
 from .norm import make_norm_parameters, reset_norm_parameters
 
@@ -77,8 +77,7 @@ class LayerNormLinear(TransformerEngineBaseModule):
         used_bias = None if self.return_bias else bias
         x, dtype = self.cast_input(inp, weight)
         fp8, forward, gradients = self.quantisation(x.device)
-        p = self._parameters
-        gamma, beta = p["layer_norm_weight"], p["layer_norm_bias"]
+        gamma, beta = tensor_of(self, "layer_norm_weight"), tensor_of(self, "layer_norm_bias")
         main_grad = _main_grad(self, weight)
         ready, wq, wqt, wq_inv, s = False, None, None, None, (None,) * 7
         weight_dtype = weight.dtype

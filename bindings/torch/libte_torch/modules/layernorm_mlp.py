@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .. import functional as F
 from ..tensor import dequantized
-from .base import Device, TransformerEngineBaseModule, check_inert
+from .base import Device, TransformerEngineBaseModule, check_inert, tensor_of
 from .linear import _main_grad
 from .norm import make_norm_parameters, reset_norm_parameters
 
@@ -98,8 +98,8 @@ class LayerNormMLP(TransformerEngineBaseModule):
         return self._forward(inp, is_first_microbatch)
 
     def _forward(self, inp: Tensor, is_first_microbatch: Optional[bool] = None) -> Any:
-        p = self._parameters
-        w1, w2, b1, b2 = p["fc1_weight"], p["fc2_weight"], p["fc1_bias"], p["fc2_bias"]
+        w1, w2, b1, b2 = (tensor_of(self, name) for name in ("fc1_weight", "fc2_weight", "fc1_bias", "fc2_bias"))
+        gamma, beta = tensor_of(self, "layer_norm_weight"), tensor_of(self, "layer_norm_bias")
         x, dtype = self.cast_input(inp, w1)  # type: ignore[arg-type]
         fp8, forward, gradients = self.quantisation(x.device)
         main1, main2 = _main_grad(self, w1), _main_grad(self, w2)  # type: ignore[arg-type]
@@ -127,7 +127,7 @@ class LayerNormMLP(TransformerEngineBaseModule):
         fc2 = F.LinearConfig(self.hidden_size, fp8, ready2, dtype, weight_dtype, self.fuse_wgrad_accumulation)
         y, normed = F.apply(
             F.NormMlp,
-            x, p["layer_norm_weight"], p["layer_norm_bias"], w1, b1, w2, used_b2, *s, w1q, w1qt, w1_inv, w2q, w2qt, w2_inv, main1, main2,
+            x, gamma, beta, w1, b1, w2, used_b2, *s, w1q, w1qt, w1_inv, w2q, w2qt, w2_inv, main1, main2,
             F.MlpConfig(fc1, fc2, self.activation_config),
         )
         out = (y,)

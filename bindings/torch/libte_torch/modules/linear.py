@@ -10,9 +10,10 @@ from torch import Tensor
 from .. import functional as F
 from ..quantization import Context, innermost, state_changes
 from ..tensor import QuantizedTensor, dequantized
-from .base import Device, TransformerEngineBaseModule, any_autocast, check_inert, refuse_unbuilt
+from .base import Device, TransformerEngineBaseModule, any_autocast, check_inert, refuse_unbuilt, tensor_of
 
 _compiling, _transformed, _grad_enabled = torch.compiler.is_compiling, torch._C._are_functorch_transforms_active, torch.is_grad_enabled
+_Parameter = torch.nn.Parameter
 
 
 class Linear(TransformerEngineBaseModule):
@@ -63,42 +64,42 @@ class Linear(TransformerEngineBaseModule):
 
     def whole(self) -> tuple[Tensor, Optional[Tensor]]:
         """(weight, bias), concatenated where the parameters are split by name."""
-        p = self._parameters
         if self.splits is None:
-            return p["weight"], p["bias"]  # type: ignore[return-value]
-        weight = torch.cat([dequantized(p[n + "weight"]) for n in self.splits])  # type: ignore[arg-type]
-        return weight, torch.cat([p[n + "bias"] for n in self.splits]) if self.use_bias else None  # type: ignore[misc]
+            return tensor_of(self, "weight"), tensor_of(self, "bias")
+        weight = torch.cat([dequantized(tensor_of(self, n + "weight")) for n in self.splits])
+        return weight, torch.cat([tensor_of(self, n + "bias") for n in self.splits]) if self.use_bias else None
 
     def forward(
         self, inp: Tensor, is_first_microbatch: Optional[bool] = None, fp8_output: Optional[bool] = False, fp8_grad: Optional[bool] = False
     ) -> Any:
         if _compiling():
             return self._forward(inp, is_first_microbatch, fp8_output, fp8_grad)
-        # The usual FP8 call, as it was the last time: with all checks made anew it would take a small layer's host a third longer.
-        c, usual = innermost(), self.fp8_state.usual
-        if usual is not None and c.enabled:
-            changes, recipe, group, grad, weight, bias, weight_dtype, dtype, device, forward, backward = usual
-            p = self._parameters
-            if (c.recipe is recipe and c.group is group and not c.phase and changes == state_changes[0] and _grad_enabled() is grad
-                    and p["weight"] is weight and p["bias"] is bias and weight.dtype is weight_dtype and inp.dtype is dtype and inp.device == device
-                    and inp.shape[-1] == self.in_features and is_first_microbatch is None and not (fp8_output or fp8_grad)
-                    and not (self.return_bias or self.fuse_wgrad_accumulation or any_autocast() or _transformed())):
-                return F.Fp8Linear.direct(inp, weight, bias, forward, backward)
-        y = self._forward(inp, is_first_microbatch, fp8_output, fp8_grad)
-        if c.enabled:
-            self.fp8_state.usual = self._usual_of(inp, c)
-        return y
+        c = innermost()
+        if not c.enabled:
+            return self._forward(inp, is_first_microbatch, fp8_output, fp8_grad)
+        # The usual FP8 call is F.Fp8Linear, the first time as well: torch's checkpoint needs a recomputation to save the same tensors. What it is
+        # called with is kept: with all checks made anew it would take a small layer's host a third longer.
+        weight, shape, usual = self._parameters.get("weight"), inp.shape, self.fp8_state.usual
+        if (is_first_microbatch is not None or fp8_output or fp8_grad or self.return_bias or self.fuse_wgrad_accumulation or c.phase
+                or type(weight) is not _Parameter or not shape or shape[-1] != self.in_features or any_autocast() or _transformed()):
+            return self._forward(inp, is_first_microbatch, fp8_output, fp8_grad)
+        if usual is not None:
+            changes, recipe, version, group, grad, device, forward, backward = usual
+            if (c.recipe is recipe and recipe._version == version and c.group is group and changes == state_changes[0] and _grad_enabled() is grad
+                    and inp.device == device):
+                return F.Fp8Linear.direct(inp, weight, self._parameters["bias"], forward, backward)
+        if self.splits is not None or inp.is_meta or "bias" not in self._parameters:
+            return self._forward(inp, is_first_microbatch, fp8_output, fp8_grad)
+        usual = self.fp8_state.usual = self._usual_of(inp.device, c)
+        return F.Fp8Linear.direct(inp, weight, self._parameters["bias"], usual[-2], usual[-1])
 
-    def _usual_of(self, inp: Tensor, c: Context) -> Optional[tuple[Any, ...]]:
-        """What `forward` compares, and the two tuples of F.Fp8Linear; None where the call is not usual."""
-        if c.phase or self.splits is not None or any_autocast() or type(self._parameters["weight"]) is not torch.nn.Parameter:
-            return None
-        weight, bias = self._parameters["weight"], self._parameters["bias"]
-        fp8, used, gradients = self.quantisation(inp.device)
-        assert fp8 is not None
+    def _usual_of(self, device: torch.device, c: Context) -> tuple[Any, ...]:
+        """What `forward` compares, and the two tuples of F.Fp8Linear. Nothing of a parameter, which may be replaced."""
+        fp8, used, gradients = self.quantisation(device)
+        assert fp8 is not None and c.recipe is not None
         scales = (None,) * 4 if used is None else (used[0][0], used[1][0], used[0][1], used[1][1])
         gradient = (None,) * 3 if gradients is None else gradients[0]
-        return (state_changes[0], c.recipe, c.group, _grad_enabled(), weight, bias, weight.dtype, inp.dtype, inp.device,
+        return (state_changes[0], c.recipe, c.recipe._version, c.group, _grad_enabled(), device,
                 (fp8.forward, fp8.turned, fp8.forward_flags, *scales), (fp8.backward, fp8.backward_flags, *gradient))
 
     def _forward(self, inp: Tensor, is_first_microbatch: Optional[bool], fp8_output: Optional[bool], fp8_grad: Optional[bool]) -> Any:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import functional as F
-from .base import Device, autocast_dtype, check_inert, default_device
+from .base import Device, autocast_dtype, check_inert, default_device, tensor_of
 
 
 class _Norm(nn.Module):
@@ -52,7 +52,7 @@ class _Norm(nn.Module):
         n = len(self.normalized_shape)
         if tuple(inp.shape[-n:]) != self.normalized_shape:
             raise ValueError(f"{self.kind}: inp must end in {list(self.normalized_shape)}, got {list(inp.shape)}")
-        weight, bias = self._parameters["weight"], self._parameters["bias"]
+        weight, bias = tensor_of(self, "weight"), tensor_of(self, "bias")
         dtype = autocast_dtype(inp)
         if dtype is not None:
             inp = inp.to(dtype)
