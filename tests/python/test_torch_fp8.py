@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import copy
 import gc
+import weakref
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -457,3 +459,91 @@ def test_the_usual_call_of_linear_is_the_general_one(recipe: te.Recipe) -> None:
         assert "Fp8Linear" in y.grad_fn.name()
         with pytest.raises(RuntimeError, match="once differentiable"):
             torch.autograd.grad(y.sum(), x, create_graph=True)
+
+
+RECIPES = pytest.mark.parametrize("make", [lambda: te.DelayedScaling(amax_history_len=4), te.Float8CurrentScaling], ids=["delayed", "current"])
+
+
+@RECIPES
+def test_torchs_checkpoint_recomputes_the_first_call(make: Callable[[], te.Recipe]) -> None:
+    """It compares what forward and recomputation save, so te.Linear's first call is no other function than the second."""
+    recipe = make()
+    for m in (te.Linear(32, 48), te.LayerNormLinear(32, 48)):
+        x = torch.randn(8, 32, requires_grad=True)
+        with te.autocast(recipe=recipe):
+            for _ in range(2):
+                torch.utils.checkpoint.checkpoint(m, x, use_reentrant=False).sum().backward()
+
+
+@RECIPES
+def test_the_usual_call_keeps_no_weight_and_sees_what_replaces_it(make: Callable[[], te.Recipe]) -> None:
+    m, x, recipe = te.Linear(32, 48, bias=False), torch.randn(8, 32), make()
+
+    def run() -> torch.Tensor:
+        with te.autocast(recipe=recipe):
+            return m(x).detach()
+
+    want = run()
+    old = weakref.ref(m.weight)
+    m.weight = torch.nn.Parameter(torch.zeros(48, 32))
+    assert old() is None and not run().any()
+    with te.quantized_model_init(recipe=recipe):
+        codes = te.Linear(32, 48, bias=False)
+    torch.utils.swap_tensors(m.weight, codes.weight)  # the same object, of another class
+    assert (run() - x @ m.weight.dequantize().t()).norm() < 0.1 * want.norm()
+    with pytest.raises(ValueError, match="inp must be"), te.autocast(recipe=recipe):
+        m(torch.tensor(1.0))
+
+
+@RECIPES
+def test_a_recipe_changed_in_place(make: Callable[[], te.Recipe]) -> None:
+    recipe = make()
+    recipe.fp8_format = te.Format.E4M3
+    for m in (te.Linear(32, 48), te.LayerNormLinear(32, 48)):
+        x = torch.randn(8, 32, requires_grad=True)
+        with te.autocast(enabled=False):
+            (want,) = torch.autograd.grad(m(x).sum(), x)
+        for fp8_format, backward in ((te.Format.E4M3, torch.float8_e4m3fn), (te.Format.HYBRID, torch.float8_e5m2)):
+            recipe.fp8_format = fp8_format
+            for _ in range(3):
+                with te.autocast(recipe=recipe):
+                    y = m(x)
+                (got,) = torch.autograd.grad(y.sum(), x)
+            assert m.fp8_state.known[1].backward is backward and (got - want).norm() < 0.1 * want.norm()
+        if isinstance(recipe, te.DelayedScaling):
+            recipe.amax_history_len = 7
+            with te.autocast(recipe=recipe):
+                m(x)
+            assert m.fp8_state.slots is not None and m.fp8_state.slots[0].history.shape[0] == 7
+            recipe.amax_history_len = 4
+
+
+@RECIPES
+def test_training_after_inference_mode(make: Callable[[], te.Recipe]) -> None:
+    """States and codes made in inference mode would be tensors that autograd refuses to save."""
+    recipe, x = make(), torch.randn(8, 32)
+    for m in (te.Linear(32, 48), te.LayerNormLinear(32, 48)):
+        for first in (None, True, False):
+            with torch.inference_mode(), te.autocast(recipe=recipe):
+                m(x, is_first_microbatch=None if first is None else True)
+            with te.autocast(recipe=recipe):
+                y = m(x, is_first_microbatch=first)
+            y.sum().backward()
+
+
+@RECIPES
+def test_parametrised_parameters(make: Callable[[], te.Recipe]) -> None:
+    class Double(torch.nn.Module):
+        def forward(self, w: torch.Tensor) -> torch.Tensor:
+            return 2 * w
+
+    recipe, x = make(), torch.randn(8, 32)
+    for m in (te.Linear(32, 48), te.LayerNormLinear(32, 48), te.LayerNormMLP(32, 48), te.LayerNorm(32)):
+        with te.autocast(recipe=recipe):
+            m(x)
+        twice = copy.deepcopy(m)
+        for name, p in list(twice.named_parameters()):
+            p.data.mul_(2)
+            torch.nn.utils.parametrize.register_parametrization(m, name, Double())
+        with te.autocast(recipe=recipe):
+            assert torch.equal(m(x), twice(x))

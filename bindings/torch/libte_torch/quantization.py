@@ -278,6 +278,9 @@ class ModuleState:
 
     def ensure(self, recipe: DelayedScaling, device: torch.device, group: Any = None) -> tuple[Slots, Slots]:
         """The slots for this recipe on this device, made or adapted as needed."""
+        if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():  # autograd could not save what is made there
+            with torch.inference_mode(False):
+                return self.ensure(recipe, device, group)
         if self.slots is None:
             n = recipe.amax_history_len
             self.slots = (Slots(self.counts[0], n, device), Slots(self.counts[1], n, device))
@@ -285,8 +288,8 @@ class ModuleState:
         if self.recipe is not recipe:
             state_changes[0] += 1
             self.recipe = recipe
-            for s in self.slots:
-                s.resize(recipe.amax_history_len)
+        for s in self.slots:
+            s.resize(recipe.amax_history_len)
         if self.slots[0].scale.device != device:
             for s in self.slots:
                 s.to(device)

@@ -143,7 +143,7 @@ class TransformerEngineBaseModule(nn.Module):
             scales, amaxes = ([t[i : i + 1] for i in range(f.k)] for t in (f.scale, f.history[0]))
             return fp8, (scales, amaxes), [(g.scale[i : i + 1], g.history[0, i : i + 1], None) for i in range(g.k)]
         state = self.fp8_state
-        key = (id(recipe), id(context.group), device, turned, state_changes[0])
+        key = (id(recipe), recipe._version, id(context.group), device, turned, state_changes[0])  # type: ignore[union-attr]
         known = state.known
         if known is None or known[0] != key:
             fp8, slots = _fp8_plan(context, device)._replace(turned=turned), None
@@ -181,7 +181,10 @@ class TransformerEngineBaseModule(nn.Module):
                 return None, F.turned(weight, fp8.forward), inv, False
             return torch.empty_like(weight, dtype=fp8.forward), None, inv, False
         cached = self._weight_cache.get(name)
-        if is_first_microbatch or cached is None or cached[0].dtype != fp8.forward or cached[0].device != weight.device:
+        lost = cached is None or cached[0].dtype != fp8.forward or cached[0].device != weight.device
+        if not lost and not torch.compiler.is_compiling():  # which traces no inference mode
+            lost = cached[0].is_inference() and not torch.is_inference_mode_enabled()  # autograd could not save those
+        if lost or is_first_microbatch:
             codes = torch.empty_like(weight, dtype=fp8.forward)
             cached = (codes, F.turned(weight, fp8.forward) if fp8.turned else None, torch.empty(1, dtype=torch.float32, device=weight.device))
             self._weight_cache[name] = cached
