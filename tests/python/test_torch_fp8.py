@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import pickle
 import weakref
 from collections.abc import Callable
 
@@ -547,3 +548,10 @@ def test_parametrised_parameters(make: Callable[[], te.Recipe]) -> None:
             torch.nn.utils.parametrize.register_parametrization(m, name, Double())
         with te.autocast(recipe=recipe):
             assert torch.equal(m(x), twice(x))
+
+
+def test_a_module_pickles_between_microbatches() -> None:
+    m, x = te.Linear(32, 48), torch.randn(8, 32)
+    with te.autocast(recipe=te.Float8CurrentScaling()):
+        want = m(x, is_first_microbatch=True)
+        assert torch.equal(pickle.loads(pickle.dumps(m))(x, is_first_microbatch=False), want)

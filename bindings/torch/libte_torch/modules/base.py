@@ -238,6 +238,9 @@ class TransformerEngineBaseModule(nn.Module):
                 s.to(self.device_)
         return result
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_weight_cache": {}}  # as in a copy; and plain pickle takes no FP8 tensor
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         import copy
 
