@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import _thread
 import copy
 import gc
 import pickle
+import threading
 import weakref
 from collections.abc import Callable
 
@@ -17,6 +19,7 @@ from twins import numpy
 
 import libte
 import libte_torch as te
+from libte_torch import quantization
 
 DELAYED = dict(amax_history_len=4)
 
@@ -474,6 +477,24 @@ def test_torchs_checkpoint_recomputes_the_first_call(make: Callable[[], te.Recip
         with te.autocast(recipe=recipe):
             for _ in range(2):
                 torch.utils.checkpoint.checkpoint(m, x, use_reentrant=False).sum().backward()
+
+
+def test_torchs_checkpoint_recomputes_in_a_thread_of_autograds() -> None:
+    """As on GPUs, whose backward passes run in threads that Python did not start."""
+    m, x, recipe, errors, done = te.Linear(32, 48), torch.randn(8, 32, requires_grad=True), te.Float8CurrentScaling(), [], threading.Event()
+
+    def backward() -> None:
+        try:
+            assert not quantization.current().enabled  # no backward pass yet
+            y.sum().backward()
+        except Exception as e:
+            errors.append(e)
+        done.set()
+
+    with te.autocast(recipe=recipe):
+        y = torch.utils.checkpoint.checkpoint(m, x, use_reentrant=False)
+        _thread.start_new_thread(backward, ())
+        assert done.wait(60) and not errors and x.grad is not None
 
 
 @RECIPES

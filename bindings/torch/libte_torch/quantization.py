@@ -45,9 +45,16 @@ _latest = [_OFF]
 class _Stack(threading.local):
     def __init__(self) -> None:
         self.items: list[Context] = []
+        self.foreign = isinstance(threading.current_thread(), threading._DummyThread)  # Python did not start this thread
 
 
 _stack = _Stack()
+
+
+def _without() -> Context:
+    """Outside any autocast of this thread. A backward pass in one of autograd's own threads (on GPUs all are) may compute a forward again, for
+    torch's checkpoint, as the autocast says that is in force where backward was called."""
+    return _latest[0] if _stack.foreign and torch._C._current_graph_task_id() != -1 else _OFF
 
 
 def current() -> Context:
@@ -55,13 +62,13 @@ def current() -> Context:
     if torch.compiler.is_compiling():
         return _latest[0]
     items = _stack.items
-    return items[-1] if items else _OFF
+    return items[-1] if items else _without()
 
 
 def innermost() -> Context:
     """current() where nothing is being compiled."""
     items = _stack.items
-    return items[-1] if items else _OFF
+    return items[-1] if items else _without()
 
 
 def _push(context: Context) -> None:
