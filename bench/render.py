@@ -172,7 +172,7 @@ def gpu_section(name: str, sample: dict[str, Any], reasons: dict[str, dict[str, 
     lines = [f"## {sample['gpu']}, driver {sample['driver']}, {sample['date'][:10]}", "",
              f"Samples: `bench/samples/{name}`, torch {sample['torch']}. Rates count each input read once and each output written once; {size} x {size} numbers. *copy*: a "
              "device-to-device copy in the same loop. *must*: the gate; *goal*: what a rival or the card suggests. Attention's rival is torch's SDPA on its cuDNN back end, "
-             "*flash* its FlashAttention back end, *gpu* libte's own kernel. FP8 layers: *gemm* is torch's 8192^3 bf16 product in the same loop, which over its 665 TFLOP/s there scales Transformer Engine's figures; *gemms* the layer's own products alone, by torch. Layers and host time: a step as training has it, gradients set to None, forward, backward.", "",
+             "*flash* its FlashAttention back end, *gpu* libte's own kernel. FP8 layers: *gemm* is torch's 8192^3 bf16 product in the same loop, which over its 665 TFLOP/s there scales Transformer Engine's figures; *gemms* the layer's own products alone, by torch; *dy=1* ours with a gradient of ones (to see whether data decide the power: they do not). Layers and host time: a step as training has it, gradients set to None, forward, backward.", "",
              "| operation | ours | copy | must | measured | gate | goal | torch's time / ours | others' time / ours |", "|---|---|---|---|---|---|---|---|---|"]
     late = []
     for r in sample["rows"]:
@@ -187,7 +187,7 @@ def gpu_section(name: str, sample: dict[str, Any], reasons: dict[str, dict[str, 
         if not met:
             late.append(r["id"])
         gate = f"{'; '.join(g[0] for g in found)} | {'; '.join(g[1] for g in found)} | {('met' if met else '**missed**') if found else ''}"
-        others = ", ".join(f"{number(t / seconds['ours'])} ({side})" for side, t in seconds.items() if side not in ("ours", "copy", "rival"))
+        others = ", ".join(f"{number(t / seconds['ours'])} ({side})" for side, t in seconds.items() if side not in ("ours", "copy", "rival", "gemm"))
         lines.append(f"| {r['id']} | {ours:.2f} {r['unit']} | {copy} | {gate} | {format(r['goal'], 'g') if r['goal'] else '–'} | "
                      f"{number(seconds.get('rival', math.nan) / seconds['ours'])} | {others} |")
     if late:
