@@ -61,8 +61,7 @@ def current() -> Context:
     """The innermost autocast of this thread."""
     if torch.compiler.is_compiling():
         return _latest[0]
-    items = _stack.items
-    return items[-1] if items else _without()
+    return innermost()
 
 
 def innermost() -> Context:
@@ -118,7 +117,7 @@ class autocast:
         amax_reduction_group: Any = None,
         _graph: bool = False,
     ) -> None:
-        for name, value in () if enabled.__class__ is bool is calibrating.__class__ else (("enabled", enabled), ("calibrating", calibrating)):
+        for name, value in (("enabled", enabled), ("calibrating", calibrating)):
             if not isinstance(value, int) and type(value).__name__ not in ("bool", "bool_"):  # numpy's, too
                 raise TypeError(f"autocast: {name} must be True or False, got {value!r}; the recipe is the argument recipe")
         if recipe is None and (enabled or calibrating):
@@ -135,20 +134,16 @@ class autocast:
         outer = items[-1] if items else _OFF
         # Inside a checkpoint the phase goes on: a recomputation neither records nor updates anything.
         if (enabled or calibrating) and outer.phase != 2 and not (items and any(c.enabled or c.calibrating for c in items)):
-            for u in _all_updates(1):
-                u.run()
-        context = Context(enabled, calibrating, recipe, group, outer.phase, outer.stash)
-        items.append(context)
-        _latest[0] = context
+            update_states("backward")
+        _push(Context(enabled, calibrating, recipe, group, outer.phase, outer.stash))
         return self
 
     def __exit__(self, *exc: Any) -> None:
         items = _stack.items
-        context = items.pop()
-        _latest[0] = items[-1] if items else _OFF
+        context = items[-1]
+        _pop()
         if (context.enabled or context.calibrating) and context.phase != 2 and not (items and any(c.enabled or c.calibrating for c in items)):
-            for u in _all_updates(0):
-                u.run()
+            update_states("forward")
 
     def __call__(self, function: Any) -> Any:
         """Use as a decorator."""
@@ -465,10 +460,10 @@ class _Update:
 
     def run(self) -> None:
         amax = _reduced_amax(self.slots, self.group) if self.reduce and _distributed and torch.distributed.is_initialized() else None
-        if self.call is not None:
-            self.call(amax)
-        else:
+        if self.call is None:
             _update_in_python(self.slots, amax, self.recipe, self.dtype)
+        else:
+            self.call(amax)
 
 
 # The bulk calls of each direction, and what they were made from: grouping anew each step costs more than the calls.
@@ -490,11 +485,11 @@ def _grouped(states: Iterable[ModuleState], which: int) -> list[_Update]:
 
 def _all_updates(which: int) -> list[_Update]:
     made_of, recipes, updates = _updates[which]
-    if made_of is None or made_of[0] != state_changes[0] or made_of[1] != len(_states) or made_of[2] != [_recipe_key(r) for r in recipes]:  # mutable
+    if made_of != (state_changes[0], len(_states), [r._version for r in recipes]):
         states = list(_states.values())
         updates = _grouped(states, which)
         recipes = list({id(s.recipe): s.recipe for s in states if s.recipe is not None}.values())
-        _updates[which] = ((state_changes[0], len(states), list(map(_recipe_key, recipes))), recipes, updates)
+        _updates[which] = ((state_changes[0], len(states), [r._version for r in recipes]), recipes, updates)
     return updates
 
 
